@@ -1,7 +1,7 @@
 package process
 
-// Finding the containers that earlier processes of the agent left, and what became
-// of those whose shim is dead.
+// Adopting the containers of earlier processes of the agent, and recording the end of
+// those whose shim is dead.
 
 import (
 	"cmp"
@@ -18,8 +18,8 @@ import (
 	"github.com/hawser-project/hawser/node/runtime"
 )
 
-// lost finds out what became of a container whose shim is dead, and puts an end to
-// what it may have left.
+// lost completes the record of a container whose shim is dead, and kills its remaining
+// processes.
 func lost(s *spec) record {
 	var rec record
 	path := filepath.Join(s.Dir, statusName)
@@ -35,12 +35,12 @@ func lost(s *spec) record {
 	rec.Signal = int(unix.SIGKILL)
 	rec.Reason = "ContainerStatusUnknown"
 	rec.Message = "The container could not be located when the pod was terminated: its supervisor was killed or the machine restarted"
-	// If this cannot be written the next process will find out the same.
+	// If this cannot be written, the next process computes the same record.
 	_ = writeJSON(path, rec)
 	return rec
 }
 
-// adoptAll finds the containers that earlier processes left.
+// adoptAll adopts the containers of earlier processes.
 func (r *Runtime) adoptAll(ctx context.Context) error {
 	entries, err := os.ReadDir(r.containersDir())
 	if err != nil {
@@ -52,8 +52,8 @@ func (r *Runtime) adoptAll(ctx context.Context) error {
 			return context.Cause(ctx)
 		}
 		if err := r.adopt(ctx, filepath.Join(r.containersDir(), e.Name())); err != nil {
-			// One that cannot be understood must not keep the others from being
-			// looked after.
+			// A container that cannot be read must not prevent the adoption of the
+			// others.
 			r.log.Error("container left behind cannot be adopted", "dir", e.Name(), "err", err)
 		}
 	}
@@ -63,7 +63,7 @@ func (r *Runtime) adoptAll(ctx context.Context) error {
 func (r *Runtime) adopt(ctx context.Context, dir string) error {
 	s, err := readSpec(dir)
 	if errors.Is(err, fs.ErrNotExist) {
-		return removeContainer(&spec{Dir: dir}) // not even asked for completely
+		return removeContainer(&spec{Dir: dir}) // its start was interrupted before the spec was written
 	}
 	if err != nil {
 		return err
@@ -82,13 +82,13 @@ func (r *Runtime) adopt(ctx context.Context, dir string) error {
 	}
 	defer held.Close()
 	if _, err := os.Stat(filepath.Join(dir, statusName)); errors.Is(err, fs.ErrNotExist) {
-		return removeContainer(s) // it never ran
+		return removeContainer(s) // it was never started
 	}
 	r.adoptDead(s)
 	return nil
 }
 
-// adoptDead takes note of a container that has ended.
+// adoptDead adopts a container that has ended.
 func (r *Runtime) adoptDead(s *spec) {
 	c := newContainer(s, lost(s))
 	s.Cgroup.remove()
@@ -99,7 +99,7 @@ func (r *Runtime) adoptDead(s *spec) {
 	r.mu.Unlock()
 }
 
-// adoptLive connects to a shim that lives.
+// adoptLive connects to a live shim.
 func (r *Runtime) adoptLive(ctx context.Context, s *spec) error {
 	conn, rec, err := watchShim(s.Dir)
 	if err != nil {
@@ -142,9 +142,9 @@ func watchShim(dir string) (*conn, *record, error) {
 	return conn, rep.Record, nil
 }
 
-// adoptMute deals with a shim that lives and does not answer. Either the container
-// has ended and the shim is about to, or it is stuck; it is ended then, because a
-// container that cannot be stopped is worse than one that has.
+// adoptMute handles a live shim that does not answer. If the container has ended, the
+// shim is about to end. Else the shim is stuck, and is killed with its container, because
+// the container could not be stopped otherwise.
 func (r *Runtime) adoptMute(ctx context.Context, s *spec, cause error) error {
 	var rec record
 	if err := readJSON(filepath.Join(s.Dir, statusName), &rec); err != nil || rec.State != runtime.Exited {
@@ -168,8 +168,8 @@ func (r *Runtime) adoptMute(ctx context.Context, s *spec, cause error) error {
 	}
 }
 
-// hold takes note of a running container whose shim speaks a later version than
-// this agent. It is left alone until it has ended, or a later agent adopts it.
+// hold records a running container whose shim has a later version than this agent. It is
+// not touched until it has ended, or a later agent adopts it.
 func (r *Runtime) hold(s *spec, rec record) {
 	rec.State, rec.Version = runtime.Running, max(rec.Version, s.Version)
 	rec.StartedAt = cmp.Or(rec.StartedAt, s.CreatedAt)
@@ -181,11 +181,11 @@ func (r *Runtime) hold(s *spec, rec record) {
 	r.spawn(func() { r.followLock(c) })
 }
 
-// lockPoll is how often it is looked whether a container that is held has ended.
+// lockPoll is how often the lock of a held container is tried.
 const lockPoll = time.Second
 
-// followLock waits until the shim of a container that is held has let go of its
-// lock, as it does when it ends, or for Run to end.
+// followLock waits until the shim of a held container releases its lock, as it does when
+// it ends, or until Run ends.
 func (r *Runtime) followLock(c *container) {
 	tick := time.NewTicker(lockPoll)
 	defer tick.Stop()
@@ -206,7 +206,7 @@ func (r *Runtime) followLock(c *container) {
 	}
 }
 
-// tellNewer says, in one line, that containers are held.
+// tellNewer logs one line about the held containers.
 func (r *Runtime) tellNewer() {
 	held, newest := 0, 0
 	r.mu.Lock()
@@ -222,7 +222,7 @@ func (r *Runtime) tellNewer() {
 	}
 }
 
-// errNewer is the answer to whatever is asked of a container that is held.
+// errNewer is the error of all operations on a held container.
 func (c *container) errNewer() error {
 	return fmt.Errorf("container %s: a newer agent has started it (version %d, and this agent knows %d): upgrade the agent", c.spec.ID, c.startedBy(), version)
 }

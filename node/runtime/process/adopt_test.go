@@ -15,7 +15,7 @@ import (
 	"github.com/hawser-project/hawser/node/runtime"
 )
 
-// Containers go on without the agent, and the next one has them again.
+// Containers go on without the agent, and the next one adopts them.
 func TestAdopt(t *testing.T) {
 	eachIsolation(t, func(t *testing.T, iso Isolation) {
 		dir := t.TempDir()
@@ -62,7 +62,7 @@ func sameStatus(a, b runtime.ContainerStatus) bool {
 	return same && a == b
 }
 
-// What ended while there was no agent is known to the next.
+// The next agent has the record of a container that ended while there was no agent.
 func TestAdoptEndedMeanwhile(t *testing.T) {
 	dir := t.TempDir()
 	first := newRig(t, Config{DataDir: dir, Isolation: None})
@@ -78,7 +78,7 @@ func TestAdoptEndedMeanwhile(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = f.Close()
-	// The shim has ended when it has let go of its lock.
+	// The shim has ended when its lock is free.
 	waitUnlocked(t, path)
 	second := newRig(t, Config{DataDir: dir, Isolation: None})
 	if st := second.status(id); st.State != runtime.Exited || st.ExitCode != 8 || st.Reason != "" {
@@ -98,8 +98,8 @@ func waitUnlocked(t *testing.T, dir string) {
 	}
 }
 
-// A container whose shim is killed ends with it, whatever it has started, and the
-// agent says so; also one that was not there when it happened.
+// A container whose shim is killed ends with all of its processes, and is recorded as killed,
+// also by an agent that was not running at that time.
 func TestShimKilled(t *testing.T) {
 	for _, present := range []bool{true, false} {
 		name := map[bool]string{true: "agent present", false: "agent absent"}[present]
@@ -107,7 +107,7 @@ func TestShimKilled(t *testing.T) {
 			eachIsolation(t, func(t *testing.T, iso Isolation) {
 				dir := t.TempDir()
 				g := newRig(t, Config{DataDir: dir, Isolation: iso})
-				// The pipe is held by everything in the container.
+				// All processes in the container have the pipe open.
 				fifo := filepath.Join(dir, "fifo")
 				if err := unix.Mkfifo(fifo, 0o666); err != nil {
 					t.Fatal(err)
@@ -144,7 +144,7 @@ func TestShimKilled(t *testing.T) {
 				if st.ExitCode != 137 || st.Reason != "ContainerStatusUnknown" || st.State != runtime.Exited {
 					t.Errorf("status %+v", st)
 				}
-				// The end of the file comes when nothing of it is left.
+				// The pipe ends when all of its processes have ended.
 				if b, err := readAllUntil(only, g); err != nil || len(b) != 0 {
 					t.Errorf("%q %v", b, err)
 				}
@@ -182,8 +182,7 @@ func TestAgentKilled(t *testing.T) {
 	}
 }
 
-// What an agent that died while it started a container left is cleared away, and
-// what cannot be understood is left alone.
+// The files of an interrupted start are removed, and unreadable ones are not touched.
 func TestAdoptLeftovers(t *testing.T) {
 	dir := t.TempDir()
 	containers := filepath.Join(dir, "c")
@@ -223,7 +222,7 @@ func TestWatch(t *testing.T) {
 			t.Errorf("got %v", got)
 		}
 	}
-	g.changed(testPod) // nobody hears of it any more
+	g.changed(testPod) // it gets no more updates
 	g.stop()
 	if err := <-done; err == nil {
 		t.Error("watch of a stopped runtime returned no error")

@@ -1,7 +1,6 @@
 package process
 
-// An agent in a process of its own, so that it can be killed, and can be another
-// user.
+// An agent in a process of its own, which can be killed and can run as another user.
 
 import (
 	"bufio"
@@ -21,7 +20,7 @@ import (
 
 const agentEnv = "HAWSER_TEST_AGENT"
 
-// agentOptions say what a test's agent does; it gets them as JSON.
+// agentOptions configure a test's agent; it gets them as JSON.
 type agentOptions struct {
 	dir  string
 	uid  uint32 // 0: the test's own
@@ -122,7 +121,7 @@ func copyFile(to, from string) error {
 	return os.WriteFile(to, b, 0o755)
 }
 
-// start asks for a container and returns the answer.
+// start requests a container and returns the answer.
 func (a *agent) start(t *testing.T, c runtime.Container) agentAnswer {
 	t.Helper()
 	if err := json.NewEncoder(a.in).Encode(c); err != nil {
@@ -158,7 +157,7 @@ func (a *agent) kill(t *testing.T) {
 	_ = a.cmd.Wait()
 }
 
-// end lets the agent end by itself.
+// end ends the agent.
 func (a *agent) end(t *testing.T) {
 	t.Helper()
 	_ = a.in.Close()

@@ -17,10 +17,10 @@ import (
 	"github.com/hawser-project/hawser/node/runtime/crilog"
 )
 
-// An attachment is somebody who sees what the command writes.
+// An attachment is a client that gets the command's output.
 type attachment struct {
 	out, err *sink
-	failed   chan error // gets an error when a sink gives up
+	failed   chan error // gets the error of a failed sink
 }
 
 func (a *attachment) write(stream string, b []byte) {
@@ -39,7 +39,7 @@ func (a *attachment) write(stream string, b []byte) {
 	}
 }
 
-// sinks makes the sinks of an attachment of the pipes that came with req.
+// sinks makes the sinks of an attachment from the pipes of req.
 func (s *shim) sinks(c *conn, req *request) (*attachment, error) {
 	a := &attachment{failed: make(chan error, 1)}
 	for _, want := range []struct {
@@ -61,7 +61,7 @@ func (s *shim) sinks(c *conn, req *request) (*attachment, error) {
 	return a, nil
 }
 
-// close ends the attachment; what is still to be written has that long.
+// close ends the attachment. Pending output is written for at most patience.
 func (a *attachment) close(patience time.Duration) {
 	for _, k := range []*sink{a.out, a.err} {
 		if k != nil {
@@ -70,11 +70,11 @@ func (a *attachment) close(patience time.Duration) {
 	}
 }
 
-// attachLinger is how long somebody attached may take to read what the command
-// wrote before it ended.
+// attachLinger is how long an attached client may take to read the output of an ended
+// command.
 const attachLinger = 30 * time.Second
 
-// attach joins a connection to the streams of the running command.
+// attach connects a client to the streams of the running command.
 func (s *shim) attach(c *conn, req *request) error {
 	a, err := s.sinks(c, req)
 	if err != nil {
@@ -125,8 +125,8 @@ func (s *shim) attach(c *conn, req *request) error {
 	return nil
 }
 
-// join adds a to those who see the output, and returns a descriptor for the
-// command's input, if it has one and it is wanted.
+// join adds a to the attachments. If stdin is true and the command has an input, it
+// returns a descriptor for that.
 func (s *shim) join(a *attachment, stdin bool) (fd int, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -152,7 +152,7 @@ func (s *shim) leave(a *attachment) {
 	s.attached = slices.DeleteFunc(s.attached, func(b *attachment) bool { return a == b })
 }
 
-// attachRequests serves what belongs to an attachment until its connection ends.
+// attachRequests serves the requests of an attachment until its connection ends.
 func (s *shim) attachRequests(c *conn) {
 	for {
 		var req request
@@ -179,7 +179,7 @@ func (s *shim) closeStdin() {
 	}
 }
 
-// exec runs one more command in the container.
+// exec runs another command in the container.
 func (s *shim) exec(c *conn, req *request) error {
 	if len(req.Argv) == 0 {
 		return startError(127, "exec: no command given")
@@ -212,8 +212,8 @@ func (s *shim) exec(c *conn, req *request) error {
 	over := make(chan struct{})
 	var reading sync.WaitGroup
 	reading.Go(func() {
-		// The other side says nothing more; what ends this is that it hangs up, or
-		// that the command has ended.
+		// The client sends nothing more. This ends when it closes the connection, or
+		// with the command.
 		var more request
 		_ = c.recv(&more)
 		select {

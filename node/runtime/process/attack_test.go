@@ -1,7 +1,7 @@
 package process
 
-// A container that runs as root against the node. This test's own program is what
-// attacks: it is mounted into a container and told by the environment where to look.
+// A container that runs as root attacks the node. The attacker is this test's own program: it
+// is mounted into a container and gets its targets by the environment.
 
 import (
 	"bufio"
@@ -24,7 +24,7 @@ import (
 
 const attackEnv = "HAWSER_TEST_ATTACK"
 
-// A target is what an attacker is told. Each of Secrets holds the word in Word.
+// A target is the attacker's input. Each file of Secrets contains Word.
 type target struct {
 	Secrets []string
 	Dir     string // the data directory
@@ -37,7 +37,7 @@ type target struct {
 	Inner   bool   // inside a user namespace that the attacker has made
 }
 
-// attackMain tries everything and prints a line for each thing that worked.
+// attackMain tries all attacks and prints a line for each that worked.
 func attackMain() {
 	var t target
 	if err := json.Unmarshal([]byte(os.Getenv(attackEnv)), &t); err != nil {
@@ -92,7 +92,7 @@ func (t target) files(worked func(string, ...any)) {
 	}
 	_ = filepath.WalkDir("/sys/fs/cgroup", func(path string, d os.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
-			return nil //nolint:nilerr // what cannot be read is no way out
+			return nil //nolint:nilerr // an unreadable file is not tried
 		}
 		if fd, err := unix.Open(path, unix.O_WRONLY, 0); err == nil {
 			worked("open %s for writing", path)
@@ -190,8 +190,8 @@ func (t target) mounts(worked func(string, ...any)) {
 	t.read("", "its path after that", worked)
 }
 
-// devices makes the disk, and memory, in every directory that could be another
-// mount.
+// devices makes device files of the disk, and of memory, in every directory that could be
+// another mount.
 func (t target) devices(worked func(string, ...any)) {
 	disk, mem := int(unix.Mkdev(t.Major, t.Minor)), int(unix.Mkdev(1, 1))
 	for _, dir := range []string{"/", "/tmp", "/var", "/usr", "/dev", "/dev/shm", "/vol", "/run", "/etc", "/root"} {
@@ -270,7 +270,7 @@ func (t target) kernel(worked func(string, ...any)) {
 	}
 }
 
-// escape leaves a root that is a mere chroot.
+// escape leaves a root that is a plain chroot.
 func (t target) escape(worked func(string, ...any)) {
 	if err := os.MkdirAll("/tmp/jail", 0o755); err != nil {
 		worked("nothing: %v", err)
@@ -285,7 +285,7 @@ func (t target) escape(worked func(string, ...any)) {
 	t.read("", "an escape from the root", worked)
 }
 
-// secrets makes files as an agent has them, and returns their paths.
+// secrets makes files like those of an agent, and returns their paths.
 func secrets(t *testing.T, dir, word string) []string {
 	t.Helper()
 	var paths []string
@@ -300,8 +300,8 @@ func secrets(t *testing.T, dir, word string) []string {
 	return paths
 }
 
-// attackRig is a runtime of an agent whose data directory is not below /tmp, where
-// a container sees nothing anyway.
+// attackRig is a runtime of an agent whose data directory is not below /tmp, which is always
+// empty in a container.
 func attackRig(t *testing.T) (*rig, string) {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -315,7 +315,7 @@ func attackRig(t *testing.T) (*rig, string) {
 	return newRig(t, Config{DataDir: filepath.Join(dir, "runtime"), Isolation: Namespaces, Hide: []string{dir}}), dir
 }
 
-// attacker is a container of root's that runs the attack.
+// attacker is a container of root that runs the attack.
 func (g *rig) attacker(t *testing.T, to target, name string) runtime.Container {
 	t.Helper()
 	exe, err := os.Executable()

@@ -26,12 +26,12 @@ type capSet uint64
 
 const allCaps = ^capSet(0)
 
-// defaultCaps are what containerd and Docker leave to a container.
+// defaultCaps are the default capabilities of containerd and Docker.
 const defaultCaps = capSet(1<<unix.CAP_CHOWN | 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_FOWNER | 1<<unix.CAP_FSETID | 1<<unix.CAP_KILL |
 	1<<unix.CAP_SETGID | 1<<unix.CAP_SETUID | 1<<unix.CAP_SETPCAP | 1<<unix.CAP_NET_BIND_SERVICE | 1<<unix.CAP_NET_RAW |
 	1<<unix.CAP_SYS_CHROOT | 1<<unix.CAP_MKNOD | 1<<unix.CAP_AUDIT_WRITE | 1<<unix.CAP_SETFCAP)
 
-// parseCaps makes a set of names. ALL is all there are.
+// parseCaps makes a set of names. all is whether ALL is one of them.
 func parseCaps(names []string) (set capSet, all bool, err error) {
 	for _, name := range names {
 		upper := strings.ToUpper(name)
@@ -53,7 +53,7 @@ func parseCaps(names []string) (set capSet, all bool, err error) {
 	return set, all, nil
 }
 
-// capsFor is the set that a container's processes are bounded by.
+// capsFor is the capability bounding set of a container's processes.
 func capsFor(s runtime.Security) (capSet, error) {
 	add, addAll, err := parseCaps(s.AddCapabilities)
 	if err != nil {
@@ -76,7 +76,7 @@ func capsFor(s runtime.Security) (capSet, error) {
 	return (set | add) &^ drop, nil
 }
 
-// mayAdd refuses capabilities beyond the usual ones where they cannot be given.
+// mayAdd refuses capabilities beyond the default ones if they cannot be given.
 func mayAdd(s runtime.Security, iso Isolation) error {
 	keep, err := capsFor(s)
 	if err != nil || s.Privileged || len(s.AddCapabilities) == 0 {
@@ -89,17 +89,17 @@ func mayAdd(s runtime.Security, iso Isolation) error {
 	return fmt.Errorf("adding capabilities %s needs an agent that runs as root", strings.Join(s.AddCapabilities, ", "))
 }
 
-// boundCaps takes from the calling thread, and what it starts, every capability
-// that is not in keep. The thread itself goes on having them; what it executes
-// gets none of them back. Without the right to do so there is nothing to take.
+// boundCaps removes every capability that is not in keep from the bounding set of the
+// calling thread and of the processes that it starts. The thread itself keeps them until
+// it executes a program. It fails without CAP_SETPCAP if there are any to remove.
 func boundCaps(keep capSet) error {
-	for n := range len(capNames) + 8 { // and those this program does not know
+	for n := range len(capNames) + 8 { // and those that this program has no name for
 		if keep&(1<<n) != 0 {
 			continue
 		}
 		have, err := unix.PrctlRetInt(unix.PR_CAPBSET_READ, uintptr(n), 0, 0, 0)
 		if err != nil {
-			break // the kernel knows no more
+			break // the kernel has no more
 		}
 		if have == 0 {
 			continue

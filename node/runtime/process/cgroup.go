@@ -2,9 +2,9 @@ package process
 
 // Limits and accounting by control groups, version 2 or the older hierarchies.
 //
-// There is one group for each pod below the parent, and one for each container in
-// it. The agent makes and removes groups; the shim puts what it starts into them
-// and reads, at the end, whether the kernel killed for lack of memory.
+// There is one group for each pod below the parent, and one for each container in it.
+// The agent makes and removes groups. The shim starts processes in them, and at the end
+// reads whether the kernel killed one for lack of memory.
 
 import (
 	"bufio"
@@ -29,7 +29,7 @@ import (
 // the key "".
 type cgroupDirs map[string]string
 
-// cgroups is where groups are made.
+// cgroups has the parent directories of groups.
 type cgroups struct {
 	base cgroupDirs
 }
@@ -39,7 +39,7 @@ const defaultCgroup = "hawser"
 
 var cgroupControllers = []string{"memory", "cpu", "cpuacct", "pids"}
 
-// CheckLimits says why this process cannot limit what containers use; nil if it can.
+// CheckLimits returns why this process cannot limit containers; nil if it can.
 func CheckLimits() error {
 	_, err := openCgroups(defaultCgroup)
 	return err
@@ -89,8 +89,7 @@ func openCgroups(parent string) (*cgroups, error) {
 	return &cgroups{base}, nil
 }
 
-// openUnified makes dir in the version 2 hierarchy and gives it the controllers
-// there are.
+// openUnified makes dir in the version 2 hierarchy with the available controllers.
 func openUnified(mount, dir string) error {
 	have, err := os.ReadFile(filepath.Join(mount, "cgroup.controllers"))
 	if err != nil {
@@ -108,8 +107,8 @@ func openUnified(mount, dir string) error {
 	return enableControllers(dir)
 }
 
-// makeWritable makes a group in which groups can be made; one may be there already
-// that is another user's.
+// makeWritable makes a group in which groups can be made. An existing one may belong to
+// another user; then it returns an error.
 func makeWritable(dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
@@ -130,7 +129,7 @@ func controllersIn(b []byte) []string {
 	return cs
 }
 
-// enableControllers lets the children of a version 2 group have its controllers.
+// enableControllers enables the controllers of a version 2 group for its children.
 func enableControllers(dir string) error {
 	have, err := os.ReadFile(filepath.Join(dir, "cgroup.controllers"))
 	if err != nil {
@@ -145,7 +144,7 @@ func enableControllers(dir string) error {
 }
 
 func writeFile(dir, name, value string) error {
-	// Files of a cgroup are never made, only written to.
+	// The kernel makes the files of a cgroup.
 	f, err := os.OpenFile(filepath.Join(dir, name), os.O_WRONLY, 0)
 	if err != nil {
 		return err
@@ -192,7 +191,7 @@ func (d cgroupDirs) child(name string, limits runtime.Resources) (cgroupDirs, er
 		}
 	}
 	if dir, ok := dirs[""]; ok && limits.MemoryBytes > 0 {
-		// As in Kubernetes: a container that runs out of memory ends as a whole.
+		// As in Kubernetes: if a container runs out of memory, all of its processes are killed.
 		_ = writeFile(dir, "memory.oom.group", "1")
 	}
 	if err := dirs.limit(limits); err != nil {
@@ -204,14 +203,14 @@ func (d cgroupDirs) child(name string, limits runtime.Resources) (cgroupDirs, er
 
 const cpuPeriodUS = 100_000
 
-// limit sets the limits for which there is a controller.
+// limit sets the limits whose controllers are available.
 func (d cgroupDirs) limit(l runtime.Resources) error {
 	type setting struct{ v1, file, value string }
 	var settings []setting
 	if dir, ok := d[""]; ok {
 		settings = []setting{
 			{dir, "memory.max", positive(l.MemoryBytes, "")},
-			// Without this a limit only makes the container swap.
+			// Without this the container would swap at its limit.
 			{dir, "memory.swap.max", positive(l.MemoryBytes, "0")},
 			{dir, "cpu.max", positive(quotaUS(l.CPUMilli), fmt.Sprintf("%d %d", quotaUS(l.CPUMilli), cpuPeriodUS))},
 			{dir, "cpu.weight", positive(weight(l.CPUShares), "")},
@@ -243,7 +242,8 @@ func (d cgroupDirs) limit(l runtime.Resources) error {
 	return nil
 }
 
-// positive renders n, or value if that is given, when n is a bound at all.
+// positive formats a limit: empty if n is not positive, and else value, or n if value is
+// empty.
 func positive(n int64, value string) string {
 	switch {
 	case n <= 0:
@@ -255,8 +255,8 @@ func positive(n int64, value string) string {
 	}
 }
 
-// quotaUS is how much time in each period milli thousandths of a core are. The
-// kernel takes no less than 1 ms.
+// quotaUS is the quota of CPU time in each period for milli thousandths of a core. The
+// kernel's minimum is 1 ms.
 func quotaUS(milli int64) int64 {
 	if milli <= 0 {
 		return 0
@@ -264,8 +264,8 @@ func quotaUS(milli int64) int64 {
 	return max(milli*cpuPeriodUS/1000, 1000)
 }
 
-// weight translates cpu.shares (2 to 262144) into cpu.weight (1 to 10000), so that
-// ends meet ends.
+// weight maps cpu.shares (2 to 262144) to cpu.weight (1 to 10000) linearly: the minima
+// and the maxima correspond, as in the kubelet and runc.
 func weight(shares int64) int64 {
 	if shares <= 0 {
 		return 0
@@ -274,9 +274,8 @@ func weight(shares int64) int64 {
 	return 1 + (shares-2)*9999/262142
 }
 
-// remove removes the group. Processes that have only just ended can keep it for a
-// moment, and an empty group costs little: what is still there after some
-// attempts, two seconds in all, is left to the next call.
+// remove removes the group. Processes that have just ended can keep it busy for a moment.
+// If it still exists after 2 s it is left to the next call; an empty group costs little.
 func (d cgroupDirs) remove() {
 	for i := range 20 {
 		if d.tryRemove() {
@@ -286,7 +285,7 @@ func (d cgroupDirs) remove() {
 	}
 }
 
-// tryRemove removes the group unless something is in it.
+// tryRemove removes the group if no process is in it.
 func (d cgroupDirs) tryRemove() bool {
 	gone := true
 	for _, dir := range d {
@@ -297,7 +296,7 @@ func (d cgroupDirs) tryRemove() bool {
 	return gone
 }
 
-// kill kills what is in the group.
+// kill kills the processes in the group.
 func (d cgroupDirs) kill() {
 	if dir, ok := d[""]; ok && writeFile(dir, "cgroup.kill", "1") == nil {
 		return
@@ -315,8 +314,8 @@ func (d cgroupDirs) kill() {
 	}
 }
 
-// enterThread puts the calling thread, and so what it will start, into a group of
-// the older hierarchies. In version 2 processes are started in their group
+// enterThread moves the calling thread, and so the processes that it will start, to a
+// group of the older hierarchies. With version 2 processes are started in their group
 // instead.
 func (d cgroupDirs) enterThread() error {
 	for k, dir := range d {

@@ -55,8 +55,8 @@ func TestOutOfMemory(t *testing.T) {
 	}
 }
 
-// A pod's group goes with the last of its containers, whether or not the pod is
-// to go on, and also when Run ends right behind the container.
+// A pod's group is removed with its last container, whether or not the pod goes on, and also
+// if Run ends right after the container.
 func TestGroupsGoWithTheirContainers(t *testing.T) {
 	g := limited(t)
 	groups := func() []string {
@@ -97,7 +97,7 @@ func TestGroupsGoWithTheirContainers(t *testing.T) {
 	}
 }
 
-// What is exec'd is under the container's limits.
+// An exec'd command has the container's limits.
 func TestPIDLimit(t *testing.T) {
 	g := limited(t)
 	c := g.container("c", "echo ready; sleep 1000")
@@ -149,7 +149,7 @@ func TestSample(t *testing.T) {
 	}
 }
 
-// Version 2 is tested on files that look like it, for machines without.
+// Version 2 is tested on plain files with the same names, for machines without it.
 func TestUnifiedFiles(t *testing.T) {
 	root := t.TempDir()
 	dir := filepath.Join(root, "hawser")

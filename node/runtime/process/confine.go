@@ -1,8 +1,8 @@
 package process
 
-// What the thread that starts a container's processes gives up before it starts the
-// first: its view of the machine, and powers that the container is not to have. All
-// of this belongs to a thread and is inherited by what it starts.
+// Confinement of the thread that starts a container's processes: its root, and the
+// privileges that the container does not get. They belong to a thread, and the processes
+// that it starts inherit them.
 
 import (
 	"errors"
@@ -15,29 +15,29 @@ import (
 	"github.com/hawser-project/hawser/node/runtime"
 )
 
-// A confinement says what is given up.
+// A confinement is what the thread is confined to.
 type confinement struct {
-	root     string // becomes the root of a mount namespace of its own; "" means the machine's
+	root     string // the root of a new mount namespace; "" means the machine's
 	security runtime.Security
 }
 
-// filters says whether system calls are filtered. As in Kubernetes they are not for
-// a privileged container.
+// filters reports whether system calls are filtered. As in Kubernetes they are not for a
+// privileged container.
 func (c confinement) filters() bool { return c.security.DefaultSeccomp && !c.security.Privileged }
 
-// enter confines the calling thread for good.
+// enter confines the calling thread. It cannot be undone.
 func (c confinement) enter() error {
 	if c.root != "" {
 		if err := pivot(c.root); err != nil {
 			return err
 		}
 	}
-	// Powers the shim needed to make the container's surroundings.
+	// The shim needed these capabilities to set up the container.
 	if err := unix.Prctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0); err != nil {
 		return fmt.Errorf("drop capabilities: %w", err)
 	}
-	// Keys that whoever started the agent has in the kernel are not the container's.
-	// (The third argument is its name: none.)
+	// The container gets no keyring of the user who started the agent. (The third
+	// argument is the name of the new keyring: none.)
 	if _, _, errno := unix.Syscall(unix.SYS_KEYCTL, unix.KEYCTL_JOIN_SESSION_KEYRING, 0, 0); errno != 0 && os.Geteuid() == 0 && errno != unix.ENOSYS {
 		return fmt.Errorf("make a keyring: %w", errno)
 	}
@@ -49,9 +49,9 @@ func (c confinement) enter() error {
 	switch err := boundCaps(keep); {
 	case err == nil:
 	case errors.Is(err, unix.EPERM) && os.Geteuid() != 0:
-		// Neither root nor in a namespace: there is nothing to drop, but a
-		// set-user-id program could get some, and the kernel takes a filter only
-		// from who cannot gain privileges by it.
+		// Neither root nor in a namespace: there are no capabilities to drop, but a
+		// set-user-id program could gain some, and the kernel accepts a filter only
+		// from a thread that cannot gain privileges.
 		noNew = noNew || len(c.security.DropCapabilities) > 0 || c.filters()
 	default:
 		return err
@@ -67,22 +67,22 @@ func (c confinement) enter() error {
 	return nil
 }
 
-// pivot gives the calling thread a mount namespace in which root is the root and
-// nothing else is left of the machine. A mere chroot can be left by whoever may
-// make another.
+// pivot gives the calling thread a mount namespace in which root is the root and no
+// other mount of the machine exists. A process that may call chroot(2) can leave a plain
+// chroot.
 func pivot(root string) error {
-	// The thread stops sharing its root and working directory, too.
+	// This also ends the sharing of root and working directory with other threads.
 	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
 		return fmt.Errorf("make a mount namespace: %w", err)
 	}
-	// The root must be a mount of its own, and not the one it is put upon.
+	// pivot_root(2) requires that the new root is a mount of its own.
 	if err := bind(root, root, true); err != nil {
 		return fmt.Errorf("change the root: %w", err)
 	}
 	if err := unix.Chdir(root); err != nil {
 		return fmt.Errorf("change the root: %w", err)
 	}
-	// The old root comes to lie upon the new one, and is taken away.
+	// The old root is now mounted over the new one, and is unmounted.
 	if err := unix.PivotRoot(".", "."); err != nil {
 		return fmt.Errorf("change the root: %w", err)
 	}
@@ -95,9 +95,8 @@ func pivot(root string) error {
 	return nil
 }
 
-// setOOMScore sets how early the kernel kills the calling process, and what it
-// starts from then on. Less than before needs a privilege; without it things stay
-// as they are.
+// setOOMScore sets oom_score_adj of the calling process, which later child processes
+// inherit. A lower value needs a privilege; without it the value stays.
 func setOOMScore(adj int) error {
 	err := os.WriteFile("/proc/self/oom_score_adj", []byte(strconv.Itoa(adj)), 0)
 	if errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM) {

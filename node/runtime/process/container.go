@@ -1,6 +1,6 @@
 package process
 
-// The agent's side of a container: starting it, finding it again, following it.
+// The agent's side of a container: starting it and following it.
 
 import (
 	"context"
@@ -19,7 +19,7 @@ import (
 	"github.com/hawser-project/hawser/node/runtime"
 )
 
-// A container is one that has a directory.
+// A container is a container with a directory on disk.
 type container struct {
 	spec  *spec
 	ended chan struct{} // closed once the record says exited
@@ -93,7 +93,7 @@ func (r *Runtime) Start(ctx context.Context, c runtime.Container) (string, error
 	return id, nil
 }
 
-// newSpec completes what is asked for.
+// newSpec makes the spec of a container.
 func (r *Runtime) newSpec(c runtime.Container) (*spec, error) {
 	if len(c.Argv) == 0 {
 		return nil, errors.New("no command given")
@@ -167,7 +167,7 @@ func (r *Runtime) start(ctx context.Context, s *spec) (string, error) {
 	r.containers[s.ID] = c
 	r.mu.Unlock()
 	if !r.spawn(func() { r.follow(c, conn, cmd) }) {
-		// Run is over; the next one will find the container.
+		// Run has ended; the next one adopts the container.
 		_ = conn.Close()
 		_ = cmd.Process.Release()
 	}
@@ -226,7 +226,7 @@ func startShim(s *spec) (*conn, *exec.Cmd, error) {
 	return conn, cmd, nil
 }
 
-// firstRecord tells the shim what to run and waits until it does.
+// firstRecord sends the spec to the shim and waits for the first record.
 func firstRecord(ctx context.Context, c *conn, s *spec) (*record, error) {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
@@ -249,7 +249,7 @@ func firstRecord(ctx context.Context, c *conn, s *spec) (*record, error) {
 	return rep.Record, nil
 }
 
-// stderrOf is what a shim that died wrote to its standard error.
+// stderrOf is the standard error of a shim that has died.
 func stderrOf(dir string) string {
 	b, err := os.ReadFile(filepath.Join(dir, stderrName))
 	if err != nil || len(b) == 0 {
@@ -258,13 +258,11 @@ func stderrOf(dir string) string {
 	return ": " + string(b[:min(len(b), 512)])
 }
 
-// shimLinger is how long Run, when it is to return, waits for the shims of
-// containers that have ended.
+// shimLinger is how long Run, before it returns, waits for the shims of ended containers.
 const shimLinger = 2 * time.Second
 
-// follow waits for the container to end, or for Run to. conn is a connection on
-// which the shim will send the record of the end; cmd is the shim if it is a
-// child of this process.
+// follow waits for the end of the container or of Run. The shim sends the record of the
+// end on conn; cmd is the shim if it is a child of this process.
 func (r *Runtime) follow(c *container, conn *conn, cmd *exec.Cmd) {
 	defer conn.hangUp()
 	gone := make(chan struct{})
@@ -273,7 +271,7 @@ func (r *Runtime) follow(c *container, conn *conn, cmd *exec.Cmd) {
 		select {
 		case <-r.done:
 			at := time.Unix(1, 0)
-			if c.isOver() { // then so is the shim soon, and what it leaves can be removed
+			if c.isOver() { // then the shim ends soon too, and its files can be removed
 				at = time.Now().Add(shimLinger)
 			}
 			_ = conn.SetReadDeadline(at)
@@ -296,7 +294,7 @@ func (r *Runtime) follow(c *container, conn *conn, cmd *exec.Cmd) {
 			break
 		}
 	}
-	// The shim hung up: it has ended.
+	// The shim closed the connection: it has ended.
 	if cmd != nil {
 		_ = cmd.Wait()
 	}
@@ -317,7 +315,7 @@ func (r *Runtime) isDone() bool {
 	}
 }
 
-// end makes known how a container ended.
+// end records how a container ended and notifies the watchers.
 func (r *Runtime) end(c *container, rec record) {
 	c.mu.Lock()
 	c.record = rec
@@ -348,7 +346,7 @@ func (r *Runtime) dropPodGroup(pod runtime.PodID) {
 	r.cgroups.podDirs(string(pod.UID)).tryRemove()
 }
 
-// removeContainer removes all that is kept of a container whose shim is dead.
+// removeContainer removes the files of a container whose shim is dead.
 func removeContainer(s *spec) error {
 	s.Cgroup.remove()
 	if err := unmountBelow(s.Dir); err != nil {

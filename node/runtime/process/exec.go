@@ -1,7 +1,7 @@
 package process
 
-// The agent's side of exec and attach: pipes and terminals whose other ends the
-// shim gets, and the copying between them and the caller's streams.
+// The agent's side of exec and attach: it makes pipes and terminals, passes one end to
+// the shim, and copies between the other end and the caller's streams.
 
 import (
 	"context"
@@ -17,9 +17,9 @@ import (
 	"github.com/hawser-project/hawser/node/runtime"
 )
 
-// Exec runs a command in a container; see runtime.Runtime. s.In is read until it
-// ends; a Read that is under way when the command has ended is abandoned to
-// whoever closes s.In, and must return before Run can.
+// Exec runs a command in a container; see runtime.Runtime. s.In is read until its end. A
+// Read of s.In may still be under way when Exec returns. The caller must end it by
+// closing s.In; Run waits for it.
 func (r *Runtime) Exec(ctx context.Context, id string, argv []string, s runtime.Stdio) (int, error) {
 	c, err := r.live(ctx, id)
 	if err != nil {
@@ -33,8 +33,7 @@ func (r *Runtime) Exec(ctx context.Context, id string, argv []string, s runtime.
 	return code, nil
 }
 
-// Attach joins the streams of a container; see runtime.Runtime. About s.In see
-// Exec.
+// Attach connects to the streams of a container; see runtime.Runtime. For s.In see Exec.
 func (r *Runtime) Attach(ctx context.Context, id string, s runtime.Stdio) error {
 	c, err := r.live(ctx, id)
 	if err != nil {
@@ -60,7 +59,7 @@ type session struct {
 	tty    *os.File // an exec's own terminal
 
 	copying sync.WaitGroup
-	failed  chan error // gets the first error of a caller's stream
+	failed  chan error // gets the first error of the caller's streams
 }
 
 // A flow is output on its way to the caller.
@@ -69,7 +68,7 @@ type flow struct {
 	to   io.Writer
 }
 
-// open connects to the shim; the connection breaks when ctx ends. The caller calls
+// open connects to the shim. The connection is closed when ctx is done. The caller calls
 // close.
 func (x *session) open(ctx context.Context) (stop func() bool, err error) {
 	x.failed = make(chan error, 1)
@@ -79,7 +78,7 @@ func (x *session) open(ctx context.Context) (stop func() bool, err error) {
 	return context.AfterFunc(ctx, func() { _ = x.conn.SetDeadline(time.Unix(1, 0)) }), nil
 }
 
-// close closes what the session has opened.
+// close closes the connection, pipes and terminal of the session.
 func (x *session) close() {
 	x.closeTheirs()
 	_ = x.conn.Close()
@@ -106,7 +105,7 @@ func (x *session) closeTheirs() {
 	x.theirs = nil
 }
 
-// outPipe makes a pipe whose contents will go to w, if there is a w.
+// outPipe makes a pipe for w, if w is not nil.
 func (x *session) outPipe(w io.Writer) (bool, error) {
 	if w == nil {
 		return false, nil
@@ -120,7 +119,7 @@ func (x *session) outPipe(w io.Writer) (bool, error) {
 	return true, nil
 }
 
-// inPipe makes a pipe for what comes from s.In.
+// inPipe makes a pipe for s.In.
 func (x *session) inPipe() error {
 	var p [2]int
 	if err := unix.Pipe2(p[:], unix.O_CLOEXEC); err != nil {
@@ -130,7 +129,7 @@ func (x *session) inPipe() error {
 	return x.takeStdin(p[1])
 }
 
-// takeStdin makes fd what s.In is copied to.
+// takeStdin has s.In copied to fd.
 func (x *session) takeStdin(fd int) error {
 	if err := unix.SetNonblock(fd, true); err != nil {
 		_ = unix.Close(fd)
@@ -152,7 +151,7 @@ func (x *session) begin(ctx context.Context, req request) (*reply, error) {
 	case ctx.Err() != nil:
 		return nil, context.Cause(ctx)
 	case err != nil:
-		// The shim hung up before it looked at the request: it is ending.
+		// The shim closed the connection before it read the request: it is ending.
 		return nil, runtime.ErrNotRunning
 	case rep.Failure != nil:
 		return nil, rep.Failure.err()
@@ -206,7 +205,7 @@ func (x *session) takeTerminal() error {
 	x.tty = os.NewFile(uintptr(fd), "terminal")
 	out := x.s.Out
 	if out == nil {
-		out = io.Discard // a terminal that nobody reads stops what writes to it
+		out = io.Discard // without a reader the command would block on its terminal
 	}
 	x.outs = []flow{{x.tty, out}}
 	return nil
@@ -221,8 +220,8 @@ func (x *session) runExec(ctx context.Context) (int, error) {
 	x.copyOuts()
 	code, err := x.waitExit()
 	close(exited)
-	// All that the command wrote is in the pipes by now. What it left running in
-	// the background may hold them open for ever; that is not waited for.
+	// All output of the command is in the pipes by now. Its background processes may
+	// hold them open without end; they are not waited for.
 	for _, f := range x.readers() {
 		wait := time.Duration(0)
 		if x.tty != nil {
@@ -243,13 +242,13 @@ func (x *session) runExec(ctx context.Context) (int, error) {
 	return code, err
 }
 
-// ttyLinger is how long the last output of a command may take to come out of its
-// terminal. The kernel passes it on in its own time, and then says that the
-// terminal is gone, unless something in the background still has it.
+// ttyLinger bounds the wait for the last output of a command on its terminal. The kernel
+// passes it on after a delay. Then it reports the end of the terminal, unless a
+// background process still has it open.
 const ttyLinger = 500 * time.Millisecond
 
-// lastOutput is more than any pipe or terminal holds. What comes after so much is
-// from something in the background.
+// lastOutput is more than a pipe or terminal can hold. Output beyond it is from
+// background processes.
 const lastOutput = 4 << 20
 
 // waitExit waits for the exit code.
@@ -264,7 +263,7 @@ func (x *session) waitExit() (int, error) {
 	return *rep.Exit, nil
 }
 
-// fail notes that a stream of the caller broke and ends the session.
+// fail records the error of a caller's stream and ends the session.
 func (x *session) fail(err error) {
 	select {
 	case x.failed <- err:
@@ -273,8 +272,8 @@ func (x *session) fail(err error) {
 	_ = x.conn.SetDeadline(time.Unix(1, 0))
 }
 
-// copyIn copies from the caller to the command: to its terminal if that is given,
-// else to its input. done is called at the end of s.In.
+// copyIn copies from the caller to the command: to tty if it is not nil, else to its
+// input. done is called at the end of s.In.
 func (x *session) copyIn(tty *os.File, done func()) {
 	to := x.stdin
 	if tty != nil {
@@ -284,8 +283,7 @@ func (x *session) copyIn(tty *os.File, done func()) {
 		return
 	}
 	x.r.spawn(func() {
-		// An error of either side needs no report: the command sees the end of its
-		// input, or has closed it.
+		// Errors are ignored: the command sees the end of its input, or has closed it.
 		_, _ = io.Copy(to, x.s.In)
 		done()
 		if tty == nil {
@@ -294,7 +292,7 @@ func (x *session) copyIn(tty *os.File, done func()) {
 	})
 }
 
-// endInput unblocks the writing of input that nobody will read any more.
+// endInput unblocks a write of input that the command does not read.
 func (x *session) endInput() {
 	for _, f := range []*os.File{x.stdin, x.tty} {
 		if f != nil {
@@ -303,7 +301,7 @@ func (x *session) endInput() {
 	}
 }
 
-// resizes passes sizes of the terminal on until over is closed.
+// resizes passes on the sizes of the terminal until over is closed.
 func (x *session) resizes(over <-chan struct{}, set func(runtime.Size)) {
 	if x.s.Resize == nil {
 		return
@@ -331,7 +329,7 @@ func (x *session) copyOuts() {
 			for left := lastOutput; left > 0; {
 				n, err := o.from.Read(buf)
 				if errors.Is(err, os.ErrDeadlineExceeded) {
-					// The command has ended; what it wrote last is there already.
+					// The command has ended; its last output is readable already.
 					n, err = readNow(o.from, buf)
 					left -= n
 				}
@@ -349,7 +347,7 @@ func (x *session) copyOuts() {
 	}
 }
 
-// readNow reads what is there, and returns io.EOF when there is nothing.
+// readNow reads without waiting, and returns io.EOF if there is nothing to read.
 func readNow(f *os.File, b []byte) (n int, err error) {
 	if err = f.SetReadDeadline(time.Time{}); err != nil {
 		return 0, err
@@ -363,7 +361,7 @@ func readNow(f *os.File, b []byte) (n int, err error) {
 		n, rerr = unix.Read(int(fd), b)
 		return true
 	})
-	_ = f.SetReadDeadline(time.Unix(1, 0)) // the next Read comes here again
+	_ = f.SetReadDeadline(time.Unix(1, 0)) // the next Read does this again
 	if err != nil {
 		return 0, err
 	}
@@ -405,7 +403,7 @@ func (x *session) attach(ctx context.Context) error {
 	return x.runAttach(ctx)
 }
 
-// runAttach copies until the container has ended or the shim has had enough.
+// runAttach copies until the container has ended or the shim ends the attachment.
 func (x *session) runAttach(ctx context.Context) error {
 	over := make(chan struct{})
 	defer x.copying.Wait()
@@ -416,7 +414,7 @@ func (x *session) runAttach(ctx context.Context) error {
 	err := x.conn.recv(&rep)
 	close(over)
 	if err != nil {
-		// Cut short; nothing more is to be expected of the pipes.
+		// The attachment was interrupted; the pipes get no more output.
 		for _, f := range x.readers() {
 			_ = f.SetReadDeadline(time.Unix(1, 0))
 		}

@@ -75,7 +75,7 @@ func TestExec(t *testing.T) {
 	})
 }
 
-// A large amount of data goes both ways at once, whole.
+// A large amount of data is copied in both directions at once without loss.
 func TestExecBulk(t *testing.T) {
 	g := newRig(t, Config{Isolation: None})
 	id := g.idle("c")
@@ -87,7 +87,7 @@ func TestExecBulk(t *testing.T) {
 	}
 }
 
-// A command whose caller goes away is killed.
+// A command whose caller is gone is killed.
 func TestExecCutShort(t *testing.T) {
 	eachIsolation(t, func(t *testing.T, iso Isolation) {
 		g := newRig(t, Config{Isolation: iso})
@@ -95,13 +95,13 @@ func TestExecCutShort(t *testing.T) {
 		ctx, cancel := context.WithCancel(g.ctx)
 		defer cancel()
 		out := &until{text: "ready\n", found: cancel}
-		// Killed with it is what it has started, being in the same process group.
+		// Its child processes, which are in the same process group, are killed with it.
 		_, err := g.Exec(ctx, id, []string{"sh", "-c", "trap '' TERM HUP PIPE; sleep 12345 & echo ready; wait"}, runtime.Stdio{Out: out})
 		if !errors.Is(err, context.Canceled) {
 			t.Errorf("err %v", err)
 		}
-		// It is gone once the shim has dealt with what broke, and so before the next
-		// command that waits for it has ended.
+		// It ends once the shim has handled the error, and so before the end of the next
+		// command that waits for it.
 		var left bytes.Buffer
 		script := `while cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\0' ' ' | grep -q "sleep [1]2345"; do sleep 0.01; done; echo gone`
 		if code, err := g.Exec(g.ctx, id, []string{"sh", "-c", script}, runtime.Stdio{Out: &left}); err != nil || code != 0 || left.String() != "gone\n" {
@@ -227,7 +227,7 @@ func TestAttach(t *testing.T) {
 		_, _ = io.WriteString(keys, "hello\n")
 		out.wait(g, "got hello\n")
 		errw.wait(g, "err\n")
-		_ = keys.Close() // the end of its input is the end of the container's
+		_ = keys.Close() // the end of its input ends the container's input
 		if err := <-done; err != nil {
 			t.Errorf("attach: %v", err)
 		}
@@ -243,7 +243,7 @@ func TestAttach(t *testing.T) {
 	})
 }
 
-// Input that is kept open survives those who attach.
+// Input that is kept open outlasts attached clients.
 func TestAttachTwice(t *testing.T) {
 	g := newRig(t, Config{Isolation: None})
 	c := g.container("c", "while read line; do echo got $line; done")
@@ -295,8 +295,8 @@ func TestAttachTerminal(t *testing.T) {
 	})
 }
 
-// Somebody attached who does not read stalls neither the container nor its log,
-// and gets everything in the end, in order.
+// An attached client that does not read blocks neither the container nor its log, and gets
+// all output in the end, in order.
 func TestAttachSlow(t *testing.T) {
 	g := newRig(t, Config{Isolation: None})
 	const lines = 200_000
@@ -307,7 +307,7 @@ func TestAttachSlow(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- g.Attach(g.ctx, id, runtime.Stdio{In: strings.NewReader("go\n"), Out: slow}) }()
 	<-slow.started
-	g.waitLog(id, fmt.Sprintf("\n%d\n", lines)) // all of it, while nobody reads
+	g.waitLog(id, fmt.Sprintf("\n%d\n", lines)) // all of it, while the client does not read
 	close(slow.open)
 	go func() { _ = g.Attach(g.ctx, id, runtime.Stdio{In: strings.NewReader("end\n")}) }()
 	if err := <-done; err != nil {

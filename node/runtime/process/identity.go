@@ -1,7 +1,7 @@
 package process
 
-// Which process a number on disk means. A number alone may be another's by now:
-// after a reboot, or once the kernel has given it out again.
+// The identity of a process whose number is on disk. The number alone does not identify
+// it: after a reboot, or once the kernel has reused it, another process may have it.
 
 import (
 	"bytes"
@@ -18,8 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// bootID names this run of the machine's kernel. It is empty when that cannot be
-// told.
+// bootID identifies the boot of the machine. It is empty if it cannot be read.
 var bootID = sync.OnceValue(func() string {
 	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
@@ -28,23 +27,23 @@ var bootID = sync.OnceValue(func() string {
 	return strings.TrimSpace(string(b))
 })
 
-// killProcess kills a process that was found in /proc, unless it has ended and its
-// number is another's by now.
+// killProcess kills a process that was read from /proc, unless it has ended and another
+// process has its number.
 func killProcess(p procfs.ProcStat) {
 	fd, err := unix.PidfdOpen(p.PID, 0)
 	if err != nil {
 		return // it has ended
 	}
 	defer closeFD(fd)
-	// What the descriptor means was fixed before this is read.
+	// The descriptor refers to the process that had the number before this read.
 	if now, err := statOf(p.PID); err == nil && now.Starttime == p.Starttime {
 		_ = unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0)
 	}
 }
 
-// sameBoot reports whether the machine has run since the record was made. Where the
-// record does not name the boot, as in version 0, its shim's start by the clock and
-// in ticks must agree.
+// sameBoot reports whether the machine has not been rebooted since the record was made.
+// If the record has no boot ID, as in version 0, its shim's start by the clock and in
+// ticks must agree.
 func (r *record) sameBoot() bool {
 	if now := bootID(); r.BootID != "" && now != "" {
 		return r.BootID == now
@@ -52,8 +51,8 @@ func (r *record) sameBoot() bool {
 	return r.ShimStart != 0 && near(ticksAt(r.ShimStart), r.StartedAt)
 }
 
-// leads reports whether p is the main process that the record names. A record of
-// version 0 does not have its start in ticks.
+// leads reports whether p is the main process of the record. A record of version 0 does
+// not have its start in ticks.
 func (r *record) leads(p procfs.ProcStat) bool {
 	if p.PID != r.PID {
 		return false
@@ -76,17 +75,17 @@ func ticksAt(ticks uint64) time.Time {
 	return time.Now().Add(time.Duration(ticks*nanosPerTick) - time.Duration(now.Nano()))
 }
 
-// containerEnv tells, in the environment of each process of a container without
-// namespaces, which container's it is: what has left its session and lost its
-// parents is found by it.
+// containerEnv is the variable with the container's id in the environment of each process
+// of a container without namespaces. It identifies processes that have left their session
+// and whose parents have ended.
 const containerEnv = "HAWSER_CONTAINER"
 
-// maxEnviron bounds what is read of an environment. The kernel takes 2 MiB by default.
+// maxEnviron bounds what is read of an environment. The kernel's default limit is 2 MiB;
+// procfs.Proc.Environ reads 1 MiB.
 const maxEnviron = 4 << 20
 
-// marked reports whether a process was started in the container with that id, and
-// whether that could be told: while it executes another program (execve(2)) it has no
-// environment for a moment.
+// marked reports whether a process was started in the container with that id. told is
+// whether that is known: during execve(2) a process has no environment for a moment.
 func marked(proc string, pid int, id string) (is, told bool) {
 	f, err := os.Open(filepath.Join(proc, strconv.Itoa(pid), "environ"))
 	if err != nil {
@@ -103,16 +102,17 @@ func marked(proc string, pid int, id string) (is, told bool) {
 	return false, !inExec(proc, pid)
 }
 
-// inExec reports whether a process whose environment was found empty has one by now, or
-// will: it is between two programs. See startcode, env_start and env_end in
-// proc_pid_stat(5). The last two are zero then, and equal while the environment is being
-// laid out, as in a process that has none; startcode is zero until that is over.
+// inExec reports whether a process whose environment was empty is in execve(2), or has an
+// environment by now. See startcode, env_start and env_end in proc_pid_stat(5). The last
+// two are zero during execve(2), and equal while the environment is being copied, as in a
+// process that has none; startcode is zero until the end. procfs.ProcStat does not have
+// the last two.
 func inExec(proc string, pid int) bool {
 	b, err := os.ReadFile(filepath.Join(proc, strconv.Itoa(pid), "stat"))
 	if err != nil {
 		return false // it has ended
 	}
-	// The name may have spaces and parentheses in it; what follows it has not.
+	// The name may contain spaces and parentheses; the fields after it do not.
 	fields := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
 	const vsize, startCode, envStart, envEnd = 23 - 3, 26 - 3, 50 - 3, 51 - 3
 	if len(fields) <= envEnd || fields[vsize] == "0" { // a kernel thread, or it is ending
@@ -131,13 +131,12 @@ func hasMark(environ []byte, id string) bool {
 	return false
 }
 
-// killPasses bounds how often what is left is looked for: it may start processes
-// while it is being killed.
+// killPasses bounds the passes of killLeft: processes may start others while they are
+// being killed.
 const killPasses = 20
 
-// killLeft kills what a container without namespaces has left after its shim died,
-// and nobody else: the processes that have its mark, and those of its session, if
-// that is still its own.
+// killLeft kills the processes of a container without namespaces whose shim has died:
+// those with its mark, and those of its session if the session is still the container's.
 func killLeft(s *spec, r *record) {
 	if s.Isolation != None || !r.sameBoot() {
 		return
@@ -150,14 +149,14 @@ func killLeft(s *spec, r *record) {
 		for _, p := range left {
 			killProcess(p)
 		}
-		time.Sleep(time.Millisecond) // they take a moment to die
+		time.Sleep(time.Millisecond) // killed processes take a moment to end
 	}
 }
 
-// leftOf finds what is left of a container among all processes. A session's number
-// is not given out again while a process is in it, so that one process which is
-// known to be the container's speaks for its session. It is not sure while a process
-// cannot be asked.
+// leftOf finds the processes of a container among all. The kernel does not reuse a
+// session's number while a process is in it, so that one process of the container in it
+// identifies the session as the container's. sure is false while the environment of a
+// process cannot be read.
 func leftOf(id string, r *record, all []procfs.ProcStat) (left []procfs.ProcStat, sure bool) {
 	var session []procfs.ProcStat
 	ours := false

@@ -1,7 +1,7 @@
 package process
 
-// A number on disk must not cost a stranger its life, and what is left of a container
-// must not live on.
+// Tests of killing by a process number on disk: no other process is killed, and no process of
+// the container is left.
 
 import (
 	"bufio"
@@ -21,8 +21,8 @@ import (
 	"github.com/hawser-project/hawser/node/runtime"
 )
 
-// aSession starts a script in a session of its own and returns its leader and a file
-// that ends when every process of the script has.
+// aSession starts a script in a session of its own. It returns the leader, and a channel that
+// is closed when every process of the script has ended.
 func aSession(t *testing.T, script string, env ...string) (leader procfs.ProcStat, ended <-chan struct{}) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "/bin/sh", "-c", script)
@@ -60,8 +60,8 @@ func aSession(t *testing.T, script string, env ...string) (leader procfs.ProcSta
 	return leader, done
 }
 
-// lives fails the test if the session's processes have ended. What lost has killed is
-// dead when it returns, but for the kernel closing its files.
+// lives fails the test if the session's processes have ended. Processes that lost has killed
+// are dead when it returns, but the kernel may still be closing their files.
 func lives(t *testing.T, ended <-chan struct{}) {
 	t.Helper()
 	select {
@@ -90,8 +90,7 @@ const (
 	daemon = "exec 3<&0; setsid sh -c 'read x <&3' & echo ready; exit 0"
 )
 
-// TestStrangersLive has records name the session of a process that is not the
-// container's.
+// TestStrangersLive: records have the session of a process that is not the container's.
 func TestStrangersLive(t *testing.T) {
 	now := time.Now()
 	for name, tt := range map[string]struct {
@@ -144,7 +143,7 @@ func TestStrangersLive(t *testing.T) {
 	}
 }
 
-// TestLeftoversDie has records name a session that is the container's own.
+// TestLeftoversDie: records have a session of the container.
 func TestLeftoversDie(t *testing.T) {
 	const id = "0123456789abcdef"
 	mark := containerEnv + "=" + id
@@ -180,8 +179,8 @@ func TestLeftoversDie(t *testing.T) {
 	}
 }
 
-// TestMarkedWhileExecuting: a process that executes one program after the other has the
-// mark, or cannot be asked just now. It never is a stranger.
+// TestMarkedWhileExecuting: a process that executes one program after the other has the mark,
+// or its environment cannot be read at the moment. It never counts as unmarked.
 func TestMarkedWhileExecuting(t *testing.T) {
 	const id = "0123456789abcdef"
 	script, stop := filepath.Join(t.TempDir(), "again"), filepath.Join(t.TempDir(), "stop")
@@ -209,9 +208,9 @@ func TestMarkedWhileExecuting(t *testing.T) {
 	}
 }
 
-// TestMarkedInTheMidst: between two programs the kernel shows an environment that begins
-// and is empty so far; the new program's code begins nowhere until that is over. A process
-// that has no environment has code.
+// TestMarkedInTheMidst: during execve(2) the kernel shows the start of an environment that is
+// still empty, and startcode is zero until the end. A process without an environment has a
+// startcode.
 func TestMarkedInTheMidst(t *testing.T) {
 	for _, tt := range []struct {
 		name, code string
@@ -244,8 +243,8 @@ func TestKillProcess(t *testing.T) {
 	killProcess(p) // it has ended
 }
 
-// TestDaemonsDieWithTheirShim: a container without namespaces whose process has left
-// its session and its parents, by setsid and a second fork, goes when its shim does.
+// TestDaemonsDieWithTheirShim: a process of a container without namespaces that has left its
+// session and its parents, by setsid and a second fork, ends with its shim.
 func TestDaemonsDieWithTheirShim(t *testing.T) {
 	g := newRig(t, Config{Isolation: None})
 	fifo := filepath.Join(t.TempDir(), "fifo")

@@ -1,6 +1,6 @@
 package process
 
-// Which namespaces this process may make, and how a shim is started in them.
+// The namespaces that this process may make, and how a shim is started in them.
 
 import (
 	"context"
@@ -15,11 +15,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// probeArg makes a shim try what it would have to do and say by its exit code
-// whether it could.
+// probeArg makes a shim try the set-up of a container. Its exit code is the result.
 const probeArg = "probe"
 
-// selfExe is this program, whatever has become of its file.
+// selfExe is this program, also after its file was replaced or removed.
 const selfExe = "/proc/self/exe"
 
 // probeIsolation finds the strongest isolation that works, or checks the one that
@@ -93,10 +92,10 @@ func probeMounts(dir string) error {
 	return nil
 }
 
-// shimAttributes says how to start a shim. In a user namespace this process's user
-// is seen as uid and gid, the only ones there are.
+// shimAttributes are the attributes for starting a shim. In a user namespace this
+// process's user is mapped to uid and gid, which are the only ones.
 func shimAttributes(iso Isolation, uid, gid int, hostIPC bool) *syscall.SysProcAttr {
-	// A session of its own keeps signals of the agent's terminal away.
+	// With a session of its own it gets no signals of the agent's terminal.
 	attr := &syscall.SysProcAttr{Setsid: true}
 	if iso == None {
 		return attr
@@ -110,9 +109,9 @@ func shimAttributes(iso Isolation, uid, gid int, hostIPC bool) *syscall.SysProcA
 		attr.UidMappings = []syscall.SysProcIDMap{{ContainerID: uid, HostID: os.Geteuid(), Size: 1}}
 		attr.GidMappings = []syscall.SysProcIDMap{{ContainerID: gid, HostID: os.Getegid(), Size: 1}}
 		if uid != 0 {
-			// Another user than 0 would lose, by executing the shim, the powers it
-			// needs to make the container's surroundings. They do not leave the
-			// namespace, and the commands of the container do not get them.
+			// Another user than 0 would lose, by executing the shim, the capabilities
+			// that it needs to set up the container. They are limited to the namespace,
+			// and the commands of the container do not get them.
 			attr.AmbientCaps = []uintptr{
 				unix.CAP_SYS_ADMIN, unix.CAP_SYS_CHROOT, unix.CAP_DAC_OVERRIDE, unix.CAP_CHOWN, unix.CAP_FOWNER, unix.CAP_SETUID, unix.CAP_SETGID, unix.CAP_SETPCAP,
 			}

@@ -68,7 +68,7 @@ func TestFilesAreTheContainersOwn(t *testing.T) {
 				_ = os.Remove(filepath.Join(dir, name))
 			}
 		}
-		// Nothing of one is seen by another, nor is what the runtime keeps.
+		// Files of one container, and of the runtime, are not visible in another.
 		c := g.container("other", fmt.Sprintf("ls -d /%s /usr/bin/%s /tmp/* %s %s; true", name, name, secret, filepath.Dir(secret)+"/c"))
 		if got := g.output(c); strings.Count(got, "No such file") != 5 {
 			t.Errorf("seen: %q", got)
@@ -76,7 +76,7 @@ func TestFilesAreTheContainersOwn(t *testing.T) {
 	})
 }
 
-// A data directory that is not below /tmp, where a container sees nothing anyway.
+// The data directory is not below /tmp, which is always empty in a container.
 func TestDataDirIsHidden(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("SKIPPED: needs root to write to /var/lib")
@@ -130,7 +130,7 @@ func TestMounts(t *testing.T) {
 			{HostPath: filepath.Join(host, "ro", "a"), ContainerPath: "/etc/hosts", ReadOnly: true},
 			{HostPath: "/no/such", ContainerPath: "/optional", Optional: true},
 		}
-		// The nested mount point has to exist in what it is nested in.
+		// The nested mount point must exist in the outer mount.
 		if err := os.Mkdir(filepath.Join(host, "ro", "deep"), 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -153,8 +153,7 @@ func TestMounts(t *testing.T) {
 	})
 }
 
-// Without namespaces a volume cannot appear anywhere, and the error says what is
-// missing.
+// Without namespaces a volume cannot be mounted, and the error says what is missing.
 func TestMountsWithoutNamespaces(t *testing.T) {
 	g := newRig(t, Config{Isolation: None})
 	dir := t.TempDir()
@@ -233,7 +232,7 @@ func TestHostname(t *testing.T) {
 	}
 }
 
-// A container that mounts something does so for itself, and nothing stays.
+// Mounts of a container are not visible outside, and end with it.
 func TestNothingStays(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("SKIPPED: needs root")
@@ -256,8 +255,7 @@ func TestNothingStays(t *testing.T) {
 	}
 }
 
-// The mistake that must not happen: removing the files of something mounted in a
-// container's directory.
+// The files of a file system that is mounted in a container's directory must not be removed.
 func TestRemoveUnmountsFirst(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("SKIPPED: needs root")
@@ -282,8 +280,8 @@ func TestRemoveUnmountsFirst(t *testing.T) {
 	}
 }
 
-// An agent without any privileges has namespaces by way of a user namespace, where
-// the system lets it, and can do without.
+// An agent without privileges has namespaces by a user namespace, if the system allows it, and
+// works without them.
 func TestUnprivilegedAgent(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("SKIPPED: the other tests show it, this one needs root to become nobody")

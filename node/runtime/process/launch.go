@@ -1,7 +1,7 @@
 package process
 
-// From the words of a command to what the kernel is asked to execute: which file,
-// as whom, with which environment, where.
+// From a command line to the arguments of execve(2): the file, the user, the
+// environment, the working directory.
 
 import (
 	"bytes"
@@ -25,7 +25,7 @@ const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bi
 
 // A launch is what all commands of one container have in common.
 type launch struct {
-	root string // as the shim sees it; "" when the container has no root of its own
+	root string // as the shim sees it; "" if the container has no root of its own
 	cwd  string // as the container sees it
 	env  []string
 	cred *syscall.Credential
@@ -61,12 +61,12 @@ func newLaunch(s *spec, root string) (*launch, error) {
 	return l, nil
 }
 
-// cannotRun says that the surroundings of a command cannot be made.
+// cannotRun is the error if root, mounts or user of a command cannot be set up.
 func cannotRun(err error) error {
 	return &runtime.StartError{ExitCode: 128, Reason: "ContainerCannotRun", Message: err.Error()}
 }
 
-// user decides as whom commands run.
+// user sets the user and groups of commands.
 func (l *launch) user(s *spec) (uid int, home string, err error) {
 	c := s.Container
 	uid, gid := os.Geteuid(), -1
@@ -96,7 +96,7 @@ func (l *launch) user(s *spec) (uid int, home string, err error) {
 	if os.Geteuid() == 0 && s.Isolation != UserNamespace {
 		return uid, home, nil
 	}
-	// Without privileges, or with one user in the namespace, there is no choice.
+	// Without privileges, or with one user in the namespace, no other user is possible.
 	l.cred.NoSetGroups = true
 	extra := slices.ContainsFunc(c.Groups, func(g int64) bool { return int(g) != os.Getegid() })
 	if uid != os.Geteuid() || gid != os.Getegid() || extra {
@@ -105,7 +105,8 @@ func (l *launch) user(s *spec) (uid int, home string, err error) {
 	return uid, home, nil
 }
 
-// environment is the container's own, with what every program may expect.
+// environment is the container's own, with PATH, HOME, HOSTNAME and, for a terminal, TERM
+// if they are missing.
 func environment(s *spec, home string) []string {
 	env := slices.Clone(s.Container.Env)
 	add := func(key, value string) {
@@ -133,8 +134,8 @@ func getenv(env []string, key string) string {
 	return ""
 }
 
-// open opens a file as the container sees it; symbolic links do not lead out of
-// its root.
+// open opens a file as the container sees it. Symbolic links do not lead out of its
+// root.
 func (l *launch) open(name string, flags int) (int, error) {
 	if l.root == "" {
 		return unix.Open(name, flags|unix.O_CLOEXEC, 0)
@@ -240,15 +241,15 @@ type command struct {
 	files [3]int // standard input, output and error of the new process
 }
 
-// attributes makes of c what forkExec takes. A process is the leader of a session
-// and process group of its own.
+// attributes returns the attributes of c for forkExec. A process is the leader of a
+// session and process group of its own.
 func (l *launch) attributes(c command, env []string) *syscall.ProcAttr {
 	sys := &syscall.SysProcAttr{Credential: l.cred, Setsid: true}
 	if c.tty {
 		sys.Setctty, sys.Ctty = true, 0
 	}
 	if os.Getpid() != 1 {
-		// Without a PID namespace this is what ends the command with its shim.
+		// Without a PID namespace this ends the command with its shim.
 		sys.Pdeathsig = syscall.SIGKILL
 	}
 	return &syscall.ProcAttr{
@@ -259,8 +260,8 @@ func (l *launch) attributes(c command, env []string) *syscall.ProcAttr {
 	}
 }
 
-// giveAway makes the command's user the owner of the pipes it gets, so that it can
-// open them by name (/dev/stdout) too.
+// giveAway makes the command's user the owner of its pipes, so that the command can
+// also open them by name (/dev/stdout).
 func (l *launch) giveAway(c command) {
 	for _, fd := range c.files {
 		var st unix.Stat_t

@@ -1,6 +1,6 @@
 package process
 
-// What can be done with containers and pods.
+// Operations on containers and pods.
 
 import (
 	"context"
@@ -27,7 +27,7 @@ func (r *Runtime) find(ctx context.Context, id string) (*container, error) {
 	return c, nil
 }
 
-// live returns a container that runs.
+// live returns a running container.
 func (r *Runtime) live(ctx context.Context, id string) (*container, error) {
 	c, err := r.find(ctx, id)
 	switch {
@@ -40,8 +40,8 @@ func (r *Runtime) live(ctx context.Context, id string) (*container, error) {
 	return c, err
 }
 
-// ask sends the shim one request and returns its first answer. A shim that cannot
-// be reached has ended.
+// ask sends the shim one request and returns its first answer. If the shim cannot be
+// reached, it has ended.
 func (c *container) ask(ctx context.Context, req request) (*reply, error) {
 	conn, err := dialShim(c.spec.Dir)
 	if err != nil {
@@ -66,7 +66,7 @@ func (c *container) ask(ctx context.Context, req request) (*reply, error) {
 	return &rep, nil
 }
 
-// killMargin is how long beyond its grace period a container may take to be gone.
+// killMargin is how long a container may take to end after its grace period.
 const killMargin = 30 * time.Second
 
 // Stop ends a container; see runtime.Runtime.
@@ -84,7 +84,7 @@ func (r *Runtime) Stop(ctx context.Context, id string, grace time.Duration) erro
 		return fmt.Errorf("stop container %s: %w", id, context.Cause(ctx))
 	}
 	if err != nil && !errors.Is(err, runtime.ErrNotRunning) {
-		// A shim that does not answer is no use; its end is the container's.
+		// A shim that does not answer is killed, which ends the container.
 		r.log.Warn("killing a shim that does not answer", "container", id, "err", err)
 		c.killShim()
 	}
@@ -102,8 +102,8 @@ func (r *Runtime) Stop(ctx context.Context, id string, grace time.Duration) erro
 	}
 }
 
-// killShim kills the shim of a container, and nothing else that may have its
-// number by now.
+// killShim kills the shim of a container, and no other process that has its number by
+// now.
 func (c *container) killShim() {
 	c.mu.Lock()
 	rec := c.record
@@ -139,8 +139,8 @@ func (r *Runtime) Remove(ctx context.Context, id string) error {
 	return nil
 }
 
-// dismiss sees to it that the shim of a container that has ended is gone. It may
-// still be passing on the last of the output to somebody attached.
+// dismiss ends the shim of a container that has ended. The shim may still be writing
+// output to an attached client.
 func (c *container) dismiss(ctx context.Context) error {
 	select {
 	case <-c.gone:
@@ -182,7 +182,7 @@ type watcher struct {
 	wake    chan struct{}
 }
 
-// changed tells the watchers that something happened to a container of the pod.
+// changed notifies the watchers of a change of the pod's containers.
 func (r *Runtime) changed(pod runtime.PodID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -251,8 +251,8 @@ func (r *Runtime) Resize(ctx context.Context, id string, size runtime.Size) erro
 	return err
 }
 
-// Images lists the names that containers have for theirs; see runtime.Runtime. No file
-// is behind them.
+// Images lists the image names of the containers; see runtime.Runtime. There are no image
+// files.
 func (r *Runtime) Images(ctx context.Context) ([]runtime.Image, error) {
 	if err := r.wait(ctx); err != nil {
 		return nil, err
@@ -303,8 +303,8 @@ func (r *Runtime) Usage(ctx context.Context, id string) (runtime.Usage, error) {
 	return u, nil
 }
 
-// next takes a new reading. Two that are too close together say little: then the
-// earlier rate stands.
+// next computes the sample after a new reading. If it is too close to the last one, the
+// earlier rate stays.
 func (s sample) next(at time.Time, nanos uint64) sample {
 	span := at.Sub(s.at)
 	switch {

@@ -39,7 +39,7 @@ func FuzzFrame(f *testing.F) {
 		if err := readFrame(r, &req); err != nil {
 			return
 		}
-		// What has been understood can be said again, and means the same.
+		// A decoded request can be encoded again, and has the same meaning.
 		again, err := frame(req)
 		if err != nil {
 			t.Fatal(err)

@@ -1,7 +1,7 @@
 package process
 
-// Which TCP ports of the machine are a pod's. Pods share the addresses of the machine
-// with everything else on it, so that a port alone says nothing about whose it is.
+// The TCP ports of a pod. Pods share the addresses of the machine with all other
+// processes, so that a port number does not identify its owner.
 
 import (
 	"bufio"
@@ -58,7 +58,7 @@ func (r *Runtime) DialPod(ctx context.Context, id runtime.PodID, port uint16, de
 	return nil, fmt.Errorf("connect to port %d of pod %s: %w", port, id.NamespacedName, err)
 }
 
-// The reasons for which a port is not connected to.
+// The reasons for not connecting to a port.
 var (
 	errForeign = errors.New("what listens there is not a process of the pod, and pods of this node share its addresses")
 	errUntold  = errors.New("it cannot be told whether it is the pod's: name it among the containerPorts")
@@ -66,13 +66,13 @@ var (
 
 func isForeign(err error) bool { return errors.Is(err, errForeign) || errors.Is(err, errUntold) }
 
-// A portOwner tells whether what listens on a port is a pod.
+// A portOwner checks whether a pod listens on a port.
 type portOwner struct {
 	shims    []int // of the pod's containers
-	declared bool  // the pod says that the port is its own
+	declared bool  // the pod's spec declares the port
 }
 
-// dial connects to an address of the machine if it is the pod that is reached there.
+// dial connects to an address of the machine if the pod listens there.
 func (o *portOwner) dial(ctx context.Context, to netip.AddrPort) (net.Conn, error) {
 	before, err := o.check(ctx, to)
 	if err != nil {
@@ -83,8 +83,8 @@ func (o *portOwner) dial(ctx context.Context, to netip.AddrPort) (net.Conn, erro
 	if err != nil {
 		return nil, err
 	}
-	// The port may have changed hands meanwhile. One that listened for this one
-	// connection only may have been closed.
+	// Another process may listen on the port by now. A listener for one connection only
+	// may have been closed.
 	after, err := o.check(ctx, to)
 	if err == nil && !before && !after {
 		err = errForeign
@@ -96,8 +96,8 @@ func (o *portOwner) dial(ctx context.Context, to netip.AddrPort) (net.Conn, erro
 	return conn, nil
 }
 
-// check reports whether anybody listens at an address, and returns an error if it is
-// not the pod.
+// check reports whether a process listens at an address, and returns an error if it is
+// not one of the pod.
 func (o *portOwner) check(ctx context.Context, at netip.AddrPort) (listens bool, err error) {
 	inodes, err := listening("/proc", at)
 	if err != nil {
@@ -107,8 +107,8 @@ func (o *portOwner) check(ctx context.Context, at netip.AddrPort) (listens bool,
 		return false, nil
 	}
 	var denied error
-	// Asking each process for its children is quick, and may miss one whose parent
-	// is just ending; looking through all of the machine's does not.
+	// Reading the children of each process is quick, but may miss a process whose parent
+	// is just ending. Reading all processes of the machine does not.
 	for _, find := range []func(pid int) []int{family, allBelow} {
 		left := slices.Clone(inodes)
 		for _, shim := range o.shims {
@@ -132,8 +132,8 @@ func (o *portOwner) check(ctx context.Context, at netip.AddrPort) (listens bool,
 	return true, errForeign
 }
 
-// untold is what follows when err keeps it from being told whose a port is: the pod's
-// own word counts.
+// untold is used if err prevents finding the owner of a port: then the port is allowed
+// if the pod's spec declares it.
 func (o *portOwner) untold(err error) error {
 	if o.declared {
 		return nil
@@ -168,7 +168,7 @@ func notOpen(proc string, pid int, inodes []string) ([]string, error) {
 	return inodes, nil
 }
 
-// family lists the processes below pid as they tell of each other.
+// family lists the descendants of pid by the children files in /proc.
 func family(pid int) []int {
 	found := []int{pid}
 	for i := 0; i < len(found); i++ {
@@ -191,7 +191,7 @@ func family(pid int) []int {
 	return found[1:]
 }
 
-// allBelow lists the processes below pid among all of the machine's.
+// allBelow lists the descendants of pid by reading all processes of the machine.
 func allBelow(pid int) []int {
 	var found []int
 	for _, p := range descendants(pid, processes()) {
@@ -200,8 +200,8 @@ func allBelow(pid int) []int {
 	return found
 }
 
-// listening finds the sockets, by inode, of which the kernel gives a connection to at
-// to one: those bound to the very address, or else those bound to all.
+// listening returns the inodes of the sockets to which the kernel may give a connection
+// to at: those bound to that address, or else those bound to all addresses.
 func listening(proc string, at netip.AddrPort) ([]string, error) {
 	var classes [4][]string // exact, then all addresses, IPv4 before IPv6
 	for i, name := range []string{"tcp", "tcp6"} {

@@ -21,8 +21,8 @@ import (
 
 const listenEnv = "HAWSER_TEST_LISTEN"
 
-// listenMain is a container's program: it listens at addr, says so, and answers each
-// connection with a word, until it is killed.
+// listenMain is a container's program: it listens at addr, prints its port, and answers each
+// connection with a word until it is killed.
 func listenMain(addr string) {
 	ln, err := net.Listen("tcp", addr)
 	if err != nil {
@@ -40,8 +40,8 @@ func listenMain(addr string) {
 	}
 }
 
-// listen starts a container that listens at addr, by way of the words before its
-// program, and returns its port.
+// listen starts a container that listens at addr, by a command line that starts with before,
+// and returns its port.
 func (g *rig) listen(pod runtime.PodID, name, addr, before string) (port uint16) {
 	g.t.Helper()
 	exe, err := os.Executable()
@@ -65,7 +65,7 @@ func (g *rig) listen(pod runtime.PodID, name, addr, before string) (port uint16)
 	return uint16(n)
 }
 
-// stranger listens in this process, which is no pod's, and closes what it accepts.
+// stranger listens in this process, which is of no pod, and closes accepted connections.
 func stranger(t *testing.T, addr string) (port uint16) {
 	t.Helper()
 	ln, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", addr)
@@ -91,7 +91,7 @@ func stranger(t *testing.T, addr string) (port uint16) {
 	return uint16(ln.Addr().(*net.TCPAddr).Port)
 }
 
-// reach connects to a port of the pod and returns what is said there.
+// reach connects to a port of the pod and returns the answer.
 func (g *rig) reach(pod runtime.PodID, port uint16, declared bool) (string, error) {
 	conn, err := g.DialPod(g.ctx, pod, port, declared)
 	if err != nil {
@@ -102,7 +102,7 @@ func (g *rig) reach(pod runtime.PodID, port uint16, declared bool) (string, erro
 	return string(b), err
 }
 
-// TestDialPod reaches what the pod listens on, declared or not, and nothing else.
+// TestDialPod: the ports on which the pod listens are reached, declared or not, and no others.
 func TestDialPod(t *testing.T) {
 	eachIsolation(t, func(t *testing.T, iso Isolation) {
 		g := newRig(t, Config{Isolation: iso})
@@ -128,7 +128,7 @@ func TestDialPod(t *testing.T) {
 	})
 }
 
-// TestDialPodRefusesOthers has the port be one of somebody else on the machine.
+// TestDialPodRefusesOthers: the port is one of another process on the machine.
 func TestDialPodRefusesOthers(t *testing.T) {
 	eachIsolation(t, func(t *testing.T, iso Isolation) {
 		g := newRig(t, Config{Isolation: iso})
@@ -152,7 +152,7 @@ func TestDialPodRefusesOthers(t *testing.T) {
 	})
 }
 
-// TestDialPodOfEnded: what has ended has no ports.
+// TestDialPodOfEnded: an ended container has no ports.
 func TestDialPodOfEnded(t *testing.T) {
 	g := newRig(t, Config{Isolation: None})
 	host := stranger(t, "127.0.0.1:0")
@@ -162,7 +162,8 @@ func TestDialPodOfEnded(t *testing.T) {
 	}
 }
 
-// TestPortsUntold: where it cannot be told who listens, a declared port is the pod's.
+// TestPortsUntold: if the owner of a port cannot be found, a declared port counts as the
+// pod's.
 func TestPortsUntold(t *testing.T) {
 	if err := (&portOwner{declared: true}).untold(fs.ErrPermission); err != nil {
 		t.Errorf("declared: %v", err)
@@ -199,7 +200,7 @@ func TestListening(t *testing.T) {
 		"both families":            {"", line(any6, "0A", 3), four, []string{"3"}},
 		"shared":                   {line(lo4, "0A", 1) + line(lo4, "0A", 2), "", four, []string{"1", "2"}},
 		"another address":          {line(eth4, "0A", 1), "", four, nil},
-		"not listening":            {line(lo4, "01", 1) + line(lo4, "0A", 2), "", four, nil}, // those that listen come first
+		"not listening":            {line(lo4, "01", 1) + line(lo4, "0A", 2), "", four, nil}, // listening sockets come first
 		"IPv6":                     {line(lo4, "0A", 1), line(lo6, "0A", 2) + line(any6, "0A", 3), six, []string{"2"}},
 		"IPv6 does not reach IPv4": {line(any4, "0A", 1), "", six, nil},
 	} {

@@ -1,46 +1,45 @@
 // Package process is a container runtime whose containers are processes of this
 // machine.
 //
-// A container is a process group with a supervisor of its own, the shim. The shim
-// is this same program, started again under another name (see ShimMain). It runs
-// the command, writes its output to the log, notes how it ended and serves a
-// unix socket for stop, exec, attach and so on. It is in a session of its own and
-// does not depend on the agent: when the agent ends, for whatever reason,
-// containers go on, and the next agent finds them in the data directory.
+// A container is a process group with a supervisor of its own, the shim. The shim is
+// this same program, started again under another name (see ShimMain). It runs the
+// command, writes its output to the log, records how it ended and serves a unix socket
+// for stop, exec, attach and so on. It is in a session of its own and does not depend
+// on the agent: when the agent ends, containers go on, and the next agent finds them in
+// the data directory.
 //
 //	agent ──spawns──▶ shim ──spawns──▶ command, exec'd commands
 //	  │                │  ▲
 //	  └──unix socket───┘  └── pipes or terminal
 //
-// Where this process may (as root, or by an unprivileged user namespace), a
-// container has its own mount, PID, IPC and UTS namespaces. It sees the file system
-// of the machine through an overlay, so that what it writes stays with it, with
-// volumes where they belong, a /tmp, /dev and /proc of its own and the pod's host
-// name. The shim is process 1 of the PID namespace: when it dies, the kernel
-// kills everything in the container. Without those powers the command runs in
-// plain sight of the machine's files, and a volume that would have to be mounted
-// is an error of Start; what such a container leaves behind when its shim is killed is
-// found by HAWSER_CONTAINER, its id, in the environment. Memory, CPU and PID limits are set where cgroups can be
-// written (v2, or v1 hierarchies), and else ignored.
+// If this process may make them (as root, or by an unprivileged user namespace), a
+// container has its own mount, PID, IPC and UTS namespaces. It sees the file system of
+// the machine by an overlay, so that its writes are private, with its volumes, a /tmp,
+// /dev and /proc of its own and the pod's host name. The shim is process 1 of the PID
+// namespace: when it dies, the kernel kills all processes of the container. Without
+// these privileges the command sees the machine's files, and Start fails for a volume
+// that has to be mounted; if the shim of such a container is killed, its processes are
+// found by the variable HAWSER_CONTAINER, its id. Memory, CPU and PID limits are set if
+// cgroups can be written (v2, or v1 hierarchies), and else ignored.
 //
-// A container that runs as root has the capabilities that container runtimes leave
-// to root, and not more unless it is privileged. It does not see what Config.Hide
-// names, cannot open devices beyond the usual ones, mount or unmount, look into the
-// shim, or signal a process that is not its own. Otherwise it reads the machine's
-// files as root does, because it has no image of its own, and network and users are
-// the machine's. A privileged container is root on the machine.
+// A container that runs as root has the default capabilities of container runtimes, and
+// more only if it is privileged. It cannot see the directories of Config.Hide, open
+// devices beyond the usual ones, mount or unmount, read the shim's memory, or signal
+// processes outside. Otherwise it reads the machine's files as root does, because it has
+// no image of its own, and network and users are the machine's. A privileged container
+// is root on the machine.
 //
-// The data directory has this in it; ID is random:
+// The files of the data directory; ID is random:
 //
 //	pods/UID.json     a sandbox
-//	c/ID/spec.json    what was asked for (0600: it has the environment)
-//	c/ID/status.json  what became of it; the shim replaces it as a whole
+//	c/ID/spec.json    the spec (0600: it has the environment)
+//	c/ID/status.json  the record; the shim replaces it as a whole
 //	c/ID/lock         locked by the shim for as long as it lives
 //	c/ID/sock         the shim's socket
-//	c/ID/rootfs, tmp, layers   what the container sees as its own
+//	c/ID/rootfs, tmp, layers   the container's own files
 //
-// spec, record and protocol carry a version (see store.go): containers of an earlier
-// agent are adopted, those of a later one are listed and left alone.
+// spec, record and protocol have a version (see store.go): containers of an earlier
+// agent are adopted, those of a later one are listed and not touched.
 package process
 
 import (
@@ -78,7 +77,7 @@ type Config struct {
 	// DataDir is required. It is made if missing, with mode 0700. One Runtime at
 	// a time may use it.
 	DataDir string
-	// Version is what Info says; empty means "unknown".
+	// Version is the version in Info; empty means "unknown".
 	Version   string
 	Isolation Isolation
 	// Hide lists directories that containers do not see, such as those with keys in
@@ -87,8 +86,8 @@ type Config struct {
 	// CgroupParent is the name of the cgroup in which those of the pods are made;
 	// empty means hawser.
 	CgroupParent string
-	// Reserved is what all containers together leave to the rest of the machine:
-	// memory in bytes, CPU in thousandths of a core as a weight, and processes.
+	// Reserved is not available to containers: memory in bytes, CPU in thousandths of a
+	// core as a weight, and processes.
 	Reserved runtime.Resources
 	// LogMaxBytes bounds one file of a container's log, LogMaxFiles the number of
 	// its files; zero means 10 MiB and 5.
@@ -102,10 +101,10 @@ type Runtime struct {
 	cfg Config
 	log *slog.Logger
 
-	ready chan struct{} // closed once what an earlier process left has been adopted
-	done  chan struct{} // closed when Run has been asked to return
+	ready chan struct{} // closed once the containers of an earlier process have been adopted
+	done  chan struct{} // closed when Run is to return
 
-	// Written before ready is closed, not after.
+	// Written before ready is closed, and not changed after.
 	isolation Isolation
 	cgroups   *cgroups // nil when none can be written
 
@@ -167,10 +166,9 @@ func New(c Config) (*Runtime, error) {
 	}, nil
 }
 
-// Run finds out what this machine allows, adopts the containers that an earlier
-// process started, and follows all containers until ctx is done. The containers
-// go on after it has returned. The other methods wait until it has adopted all;
-// it can be called once.
+// Run probes the isolation that this machine allows, adopts the containers of an earlier
+// process, and follows all containers until ctx is done. Containers go on after it has
+// returned. The other methods wait until it has adopted all. It can be called once.
 func (r *Runtime) Run(ctx context.Context) error {
 	r.mu.Lock()
 	if r.running {
@@ -229,7 +227,7 @@ func (r *Runtime) open(ctx context.Context) error {
 	return nil
 }
 
-// wait returns nil once the runtime is in operation.
+// wait returns nil once Run has adopted all containers.
 func (r *Runtime) wait(ctx context.Context) error {
 	select {
 	case <-r.done:
@@ -246,8 +244,7 @@ func (r *Runtime) wait(ctx context.Context) error {
 	}
 }
 
-// spawn runs f in a goroutine that Run waits for. It returns false when Run is
-// over.
+// spawn runs f in a goroutine that Run waits for. It returns false once Run has ended.
 func (r *Runtime) spawn(f func()) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -258,7 +255,7 @@ func (r *Runtime) spawn(f func()) bool {
 	return true
 }
 
-// Info says what the runtime is.
+// Info returns the runtime's name, version and directory.
 func (r *Runtime) Info(context.Context) (runtime.Info, error) {
 	return runtime.Info{Name: "process", Version: r.cfg.Version, Dir: r.cfg.DataDir}, nil
 }

@@ -44,7 +44,7 @@ func testCgroup() string {
 	return fmt.Sprintf("hawser-test-%d", os.Getpid())
 }
 
-// patience is far more than anything here takes.
+// patience bounds every wait. It is far more than any takes.
 const patience = 20 * time.Second
 
 // A rig is a runtime in operation, and what a caller needs to use it.
@@ -194,7 +194,7 @@ func (g *rig) wait(id string) runtime.ContainerStatus {
 	return g.status(id)
 }
 
-// waitGone waits until nothing of the container is left but its record.
+// waitGone waits until only the record of the container is left.
 func (g *rig) waitGone(id string) {
 	g.t.Helper()
 	c, err := g.find(g.ctx, id)
@@ -248,7 +248,7 @@ func (u *until) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// eachIsolation runs a test once for each kind of isolation that can be had here.
+// eachIsolation runs a test once for each kind of isolation that is possible here.
 func eachIsolation(t *testing.T, f func(t *testing.T, iso Isolation)) {
 	for _, iso := range []Isolation{Namespaces, UserNamespace, None} {
 		t.Run(string(iso), func(t *testing.T) {
@@ -450,7 +450,7 @@ func ExampleRuntime() {
 	// Output: process
 }
 
-// Images are the names that running containers have for theirs.
+// Images are the image names of running containers.
 func TestImages(t *testing.T) {
 	g := newRig(t, Config{Isolation: None})
 	c := g.container("ended", "exit 0")

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Files of /proc and /sys that tell of the machine or change it, as container
-// runtimes cover them.
+// Files of /proc and /sys that expose or change the machine's state, as container runtimes
+// cover them.
 var (
 	masked = []string{
 		"/proc/acpi", "/proc/asound", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/sched_debug", "/proc/scsi",
@@ -29,7 +29,7 @@ func (r *rootfs) proc() error {
 		return err
 	}
 	if err := unix.Mount("proc", target, "proc", unix.MS_NOSUID|unix.MS_NOEXEC|unix.MS_NODEV, ""); err != nil {
-		// Some kernels and containers do not let a user namespace have a new one.
+		// Some kernels and containers do not allow a new /proc in a user namespace.
 		if err := bind("/proc", target, true); err != nil {
 			return fmt.Errorf("mount /proc: %w", err)
 		}
@@ -50,7 +50,7 @@ func (r *rootfs) proc() error {
 	return r.mask("/proc")
 }
 
-// mask covers what of masked is below top.
+// mask covers the paths of masked that are below top.
 func (r *rootfs) mask(top string) error {
 	for _, path := range masked {
 		if !under(path, top) {
@@ -71,7 +71,7 @@ func (r *rootfs) nothing(target string, dir bool) error {
 	return unix.Mount("tmpfs", target, "tmpfs", unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "mode=0555,size=4k")
 }
 
-// cover calls with for the place of path in the new root, if there is one.
+// cover calls with for path in the new root, if it exists there.
 func (r *rootfs) cover(path string, with func(target string, dir bool) error) error {
 	target, err := securejoin.SecureJoin(r.path, path)
 	if err != nil {
@@ -90,8 +90,8 @@ func (r *rootfs) cover(path string, with func(target string, dir bool) error) er
 	return nil
 }
 
-// sys shows the machine's devices, for reading, and of its control groups the
-// container's own.
+// sys mounts the machine's /sys read-only, and of the control groups only the container's
+// own.
 func (r *rootfs) sys() error {
 	target, err := r.dir("/sys", 0o555)
 	if err != nil {
@@ -103,7 +103,7 @@ func (r *rootfs) sys() error {
 		}
 		return nil
 	}
-	// What is mounted below is left out; a user namespace may not uncover it.
+	// Mounts below /sys are left out; a user namespace may not uncover what they hide.
 	if bind("/sys", target, false) != nil {
 		if err := bind("/sys", target, true); err != nil {
 			return fmt.Errorf("mount /sys: %w", err)
@@ -118,8 +118,7 @@ func (r *rootfs) sys() error {
 	return r.cover("/sys/fs/cgroup", r.ownGroups)
 }
 
-// ownGroups shows the container's control groups at target, as if they were all
-// there are.
+// ownGroups mounts the container's control groups at target as the only ones.
 func (r *rootfs) ownGroups(target string, _ bool) error {
 	if dir, ok := r.spec.Cgroup[""]; ok {
 		if err := bind(dir, target, true); err != nil {
@@ -142,8 +141,7 @@ func (r *rootfs) ownGroups(target string, _ bool) error {
 	return restrict(target, true, unix.MOUNT_ATTR_RDONLY)
 }
 
-// dev makes a /dev with the few devices that programs expect, and terminals and
-// shared memory of its own.
+// dev makes a /dev with the usual few devices, and terminals and shared memory of its own.
 func (r *rootfs) dev() error {
 	target, err := r.dir("/dev", 0o755)
 	if err != nil {

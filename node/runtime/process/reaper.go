@@ -1,9 +1,8 @@
 package process
 
-// Starting processes and noticing that they ended. One goroutine does both, so
-// that no process can end before it is known; it keeps its thread, because the
-// signal a process gets when its parent dies, and the cgroup (v1) it starts in,
-// are those of the thread.
+// Starting processes and waiting for their end. One goroutine does both, so that no
+// process can end before it is recorded. It keeps its thread, because the parent death
+// signal of a process and the cgroup (v1) in which it starts depend on the thread.
 
 import (
 	"errors"
@@ -24,19 +23,19 @@ import (
 // A reaper starts processes and waits for all descendants of this process.
 type reaper struct {
 	cgroup cgroupDirs
-	group  int  // of version 2, open; -1 when there is none
-	late   bool // processes enter it only once they have been started; see admit
+	group  int  // of version 2, open; -1 if there is none
+	late   bool // processes are moved to it after their start; see admit
 
 	calls  chan func()
 	starts chan start
-	ends   chan chan struct{} // asks for all descendants to be killed
+	ends   chan chan struct{} // each requests that all descendants are killed
 	sigs   chan groupSignal
 	quit   chan struct{}
 	done   chan struct{}
 
 	// Owned by run.
 	waiting map[int]chan<- syscall.WaitStatus
-	over    bool // everything has been killed; nothing more is started
+	over    bool // all have been killed; no more are started
 }
 
 type start struct {
@@ -78,8 +77,8 @@ func (r *reaper) start(path string, argv []string, attr *syscall.ProcAttr) (star
 	}
 }
 
-// call runs f on the thread that starts processes, which sees files as they do. It
-// returns false when that is over.
+// call runs f on the thread that starts processes, which has their view of files. It
+// returns false once run has ended.
 func (r *reaper) call(f func()) bool {
 	done := make(chan struct{})
 	select {
@@ -97,8 +96,8 @@ type groupSignal struct {
 	sig syscall.Signal
 }
 
-// signal signals the process group of a process unless that has been waited for,
-// after which its number may be another's.
+// signal signals the process group of a process, unless the process has been waited for:
+// then the kernel may have given its number to another.
 func (r *reaper) signal(pid int, sig syscall.Signal) {
 	select {
 	case r.sigs <- groupSignal{pid, sig}:
@@ -106,8 +105,7 @@ func (r *reaper) signal(pid int, sig syscall.Signal) {
 	}
 }
 
-// killAll kills every descendant and returns when none is left, or when they
-// could not be got rid of.
+// killAll kills every descendant. It returns when none is left, or after 10 s.
 func (r *reaper) killAll() {
 	reply := make(chan struct{})
 	select {
@@ -117,8 +115,7 @@ func (r *reaper) killAll() {
 	}
 }
 
-// run works until quit is closed. prepared gets the result of what must succeed
-// before anything can be started.
+// run runs until quit is closed. prepared gets the result of prepare.
 func (r *reaper) run(c confinement, prepared chan<- error) {
 	goruntime.LockOSThread() // and never unlocked: the thread ends with the process
 	defer close(r.done)
@@ -187,9 +184,9 @@ func (r *reaper) forkExec(s start) started {
 	return started{pid: pid, status: status}
 }
 
-// admit puts a process, which is stopped before its first instruction, into the
-// group and lets it go. The filter of system calls forbids the call by which a
-// process can be started in a group.
+// admit moves a process, which is stopped before its first instruction, to the group and
+// continues it. The filter of system calls does not allow clone3(2), by which a process
+// could be started in the group.
 func (r *reaper) admit(pid int) error {
 	var ws syscall.WaitStatus
 	if _, err := syscall.Wait4(pid, &ws, 0, nil); err != nil {
@@ -214,7 +211,7 @@ func (r *reaper) admit(pid int) error {
 	return nil
 }
 
-// reap collects what has ended and says whether anything is left.
+// reap waits for ended processes and reports whether any are left.
 func (r *reaper) reap() (left bool) {
 	for {
 		var ws syscall.WaitStatus
@@ -234,8 +231,8 @@ func (r *reaper) reap() (left bool) {
 	}
 }
 
-// end kills until nothing is left. What does not die, because the kernel does not
-// let go of it, is given up on after a while.
+// end kills descendants until none is left. It stops after 10 s: a process in an
+// uninterruptible wait does not die.
 func (r *reaper) end(child <-chan os.Signal) {
 	r.over = true
 	patience := time.NewTimer(10 * time.Second)
@@ -256,9 +253,9 @@ func (r *reaper) end(child <-chan os.Signal) {
 	}
 }
 
-// killDescendants kills what is in this PID namespace, if it is ours, and else
-// every process that has this one as an ancestor; as a subreaper it is the parent
-// of those whose own has ended.
+// killDescendants kills all processes of this PID namespace if it is the container's,
+// and else every descendant of this process. As a subreaper this process is the parent
+// of processes whose own parent has ended.
 func killDescendants() {
 	if os.Getpid() == 1 {
 		_ = unix.Kill(-1, unix.SIGKILL)

@@ -1,7 +1,7 @@
 package process
 
-// What all containers together may have, so that the agent and the system keep what
-// is reserved for them.
+// Limits of all containers together, so that the agent and the system have what is
+// reserved for them.
 
 import (
 	"bytes"
@@ -17,10 +17,10 @@ import (
 	"github.com/hawser-project/hawser/node/runtime"
 )
 
-// reserve bounds the parent of all pods by what the machine has less reserved, as
-// the kubelet does: memory always, processes if any are reserved, CPU by weight.
-// Eviction thresholds are not part of it, so that there is room to act before the
-// kernel does.
+// reserve limits the parent group of all pods to the machine's resources less reserved,
+// as the kubelet does: memory always, processes if any are reserved, CPU by weight.
+// Eviction thresholds are not subtracted, so that the node can evict before the kernel
+// kills.
 func (c *cgroups) reserve(reserved runtime.Resources) error {
 	var info unix.Sysinfo_t
 	if err := unix.Sysinfo(&info); err != nil {
@@ -64,7 +64,7 @@ func (c *cgroups) reserve(reserved runtime.Resources) error {
 	return errors.Join(errs...)
 }
 
-// pidMax is how many processes the machine can have.
+// pidMax is the kernel's limit of processes.
 func pidMax() (int64, error) {
 	b, err := os.ReadFile("/proc/sys/kernel/pid_max")
 	if err != nil {

@@ -1,8 +1,7 @@
 package process
 
-// What a container sees of the file system: built by the shim inside the mount
-// namespace it was started in, under the container's own directory, so that the
-// shim itself goes on seeing the machine as it is.
+// The root file system of a container. The shim builds it in its mount namespace, below
+// the container's own directory, so that the shim still has the machine's view.
 
 import (
 	"errors"
@@ -24,26 +23,26 @@ import (
 type rootfs struct {
 	spec    *spec
 	path    string // the new root
-	overlay bool   // writes stay in the container, and mount points can be made
+	overlay bool   // it is an overlay: writes stay in the container, and mount points can be made
 	owner   [2]int // user and group of the container
 	hidden  []string
 }
 
-// notOverlaid are top directories that get something of their own, or nothing.
+// notOverlaid are top directories that the container gets anew, or not at all.
 var notOverlaid = []string{"/proc", "/sys", "/dev", "/tmp", "/lost+found"}
 
-// pseudo are file systems that hold no files.
+// pseudo are file systems without stored files.
 var pseudo = []string{
 	"autofs", "binfmt_misc", "bpf", "cgroup", "cgroup2", "configfs", "debugfs", "devpts", "devtmpfs", "efivarfs",
 	"fusectl", "hugetlbfs", "mqueue", "nsfs", "proc", "pstore", "rpc_pipefs", "securityfs", "selinuxfs", "sysfs", "tracefs",
 }
 
-// maxMounts bounds how many file systems of the machine are looked at.
+// maxMounts bounds the file systems of the machine that are overlaid.
 const maxMounts = 128
 
 func (r *rootfs) build() error {
-	// Nothing that is mounted from here on is seen outside; what the machine
-	// unmounts goes away here too.
+	// Mounts from here on are not visible outside; what the machine unmounts is
+	// unmounted here too.
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
 		return fmt.Errorf("make mounts private: %w", err)
 	}
@@ -72,9 +71,8 @@ func (r *rootfs) build() error {
 	return nil
 }
 
-// files puts the machine's files at the new root: through overlays whose upper
-// layers are on the disk of the data directory, or if that cannot hold one, in
-// memory; or without overlays.
+// files mounts the machine's files at the new root: by overlays with upper layers in the
+// data directory, or in memory if its file system cannot have one; or without overlays.
 func (r *rootfs) files() error {
 	layers := filepath.Join(r.spec.Dir, layersName)
 	err := os.MkdirAll(layers, 0o700)
@@ -89,7 +87,7 @@ func (r *rootfs) files() error {
 	}
 	if err == nil {
 		r.overlay = true
-		// The working directory of a container that asks for none.
+		// The default working directory.
 		_ = os.Chown(r.path, r.owner[0], r.owner[1])
 		return nil
 	}
@@ -102,10 +100,10 @@ func (r *rootfs) files() error {
 	return restrict(r.path, true, r.noDeviceAttr())
 }
 
-// overlays mounts an overlay of / at the new root and one of each file system
-// that is mounted below. Inside a user namespace / as a whole cannot be a layer,
-// because that would uncover what is hidden below its mounts; there each top
-// directory is one.
+// overlays mounts an overlay of / at the new root and one of each file system that is
+// mounted below. Inside a user namespace the kernel does not accept / as a layer, because
+// that would uncover the directories below its mounts; there each top directory is a
+// layer.
 func (r *rootfs) overlays(layers string) error {
 	points, err := r.mountPoints()
 	if err != nil {
@@ -137,8 +135,8 @@ func (r *rootfs) overlays(layers string) error {
 	return r.overlayAll(layers, slices.Compact(points))
 }
 
-// overlayAll mounts each of points at its place. What cannot be overlaid is shown
-// as it is, for reading.
+// overlayAll mounts an overlay at each of points. A point that cannot be overlaid is
+// mounted read-only.
 func (r *rootfs) overlayAll(layers string, points []string) error {
 	made, shown := 0, ""
 	for _, p := range points {
@@ -160,12 +158,12 @@ func (r *rootfs) overlayAll(layers string, points []string) error {
 	return nil
 }
 
-// maxSpread bounds how many things in one directory are mounted one by one.
+// maxSpread bounds the entries of one directory that are mounted one by one.
 const maxSpread = 256
 
-// show makes a directory or file of the machine visible at its place, read-only.
-// What is in a directory is put into a new one, so that there at least volumes can
-// be mounted: below /run, for instance, which often has mounts in it.
+// show mounts a directory or file of the machine read-only. The entries of a directory
+// are mounted in a new directory, so that volumes can be mounted there: below /run, for
+// instance, which often has mounts in it.
 func (r *rootfs) show(layers, path string) error {
 	entries, err := os.ReadDir(path)
 	if err != nil || len(entries) > maxSpread || r.hasRoot() {
@@ -197,15 +195,14 @@ func (r *rootfs) show(layers, path string) error {
 	return nil
 }
 
-// showWhole mounts path read-only, if there is a place for it and this user may
-// see it at all.
+// showWhole mounts path read-only, if its target exists and this user may read it.
 func (r *rootfs) showWhole(path string) error {
 	target, err := securejoin.SecureJoin(r.path, path)
 	if err != nil {
 		return err
 	}
 	if err := bind(path, target, true); err != nil {
-		return nil //nolint:nilerr // then it is not there, like what a mount covers
+		return nil //nolint:nilerr // then it is missing in the container
 	}
 	return restrict(target, true, unix.MOUNT_ATTR_RDONLY|r.noDeviceAttr())
 }
@@ -218,14 +215,13 @@ func touch(path string) error {
 	return f.Close()
 }
 
-// hasRoot says whether the new root is an overlay as a whole.
+// hasRoot reports whether one overlay is the whole new root.
 func (r *rootfs) hasRoot() bool {
 	var st unix.Statfs_t
 	return unix.Statfs(r.path, &st) == nil && st.Type == unix.OVERLAYFS_SUPER_MAGIC
 }
 
-// mountPoints lists where, below /, something with files in it is mounted, parents
-// first.
+// mountPoints lists the mount points of file systems with files below /, parents first.
 func (r *rootfs) mountPoints() ([]string, error) {
 	ms, err := mountinfo.GetMounts(nil)
 	if err != nil {
@@ -245,8 +241,7 @@ func (r *rootfs) mountPoints() ([]string, error) {
 	return slices.Compact(points), nil
 }
 
-// overlayOf mounts an overlay of the machine's directory path at its place in the
-// new root.
+// overlayOf mounts an overlay of the machine's directory path in the new root.
 func (r *rootfs) overlayOf(layers, path string) error {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -266,7 +261,7 @@ func (r *rootfs) overlayOf(layers, path string) error {
 			return err
 		}
 	}
-	// The top of an overlay looks like its upper layer.
+	// The top directory of an overlay has the attributes of its upper layer.
 	if st, ok := info.Sys().(*syscall.Stat_t); ok {
 		_ = os.Lchown(upper, int(st.Uid), int(st.Gid))
 	}
@@ -284,7 +279,8 @@ func escapeOption(s string) string {
 	return strings.NewReplacer(`\`, `\\`, `:`, `\:`, `,`, `\,`).Replace(s)
 }
 
-// dir returns the place of a directory in the new root, made if it is missing.
+// dir returns the path of a directory in the new root. It makes the directory if it is
+// missing.
 func (r *rootfs) dir(path string, mode fs.FileMode) (string, error) {
 	target, err := securejoin.SecureJoin(r.path, path)
 	if err != nil {
@@ -304,8 +300,8 @@ func bind(from, to string, recursive bool) error {
 	return unix.Mount(from, to, "", flags, "")
 }
 
-// restrict gives a mount, and with all those below it, attributes that take
-// something away: MOUNT_ATTR_RDONLY, MOUNT_ATTR_NODEV.
+// restrict sets restricting attributes of a mount, and with all those of mounts below it:
+// MOUNT_ATTR_RDONLY, MOUNT_ATTR_NODEV.
 func restrict(target string, all bool, attrs uint64) error {
 	if attrs == 0 {
 		return nil
@@ -318,8 +314,8 @@ func restrict(target string, all bool, attrs uint64) error {
 	if !errors.Is(err, unix.ENOSYS) {
 		return err
 	}
-	// Linux before 5.12 can do one mount at a time, and flags that a user
-	// namespace may not take away must be given again.
+	// Linux before 5.12 changes one mount at a time, and flags that a user namespace
+	// may not remove must be given again.
 	var st unix.Statfs_t
 	if err := unix.Statfs(target, &st); err != nil {
 		return err
@@ -334,7 +330,7 @@ func restrict(target string, all bool, attrs uint64) error {
 	return unix.Mount("", target, "", unix.MS_BIND|unix.MS_REMOUNT|keep, "")
 }
 
-// noDeviceAttr keeps devices that a container makes in its files from being opened.
+// noDeviceAttr prevents that device files that a container makes can be opened.
 func (r *rootfs) noDeviceAttr() uint64 {
 	if r.spec.Container.Security.Privileged {
 		return 0
@@ -350,8 +346,7 @@ func (r *rootfs) noDevices() uintptr {
 	return unix.MS_NODEV
 }
 
-// ownMounts are the mounts below the new root, itself included, without those of
-// /dev and /proc.
+// ownMounts are the new root and the mounts below it, without those of /dev and /proc.
 func (r *rootfs) ownMounts() ([]string, error) {
 	ms, err := mountinfo.GetMounts(nil)
 	if err != nil {
@@ -376,7 +371,7 @@ func (r *rootfs) freeze(own []string) error {
 		return errors.New("a read-only root file system needs overlay file systems")
 	}
 	if !slices.Contains(own, filepath.Clean(r.path)) {
-		// Each top directory is a mount of its own; so becomes what they are in.
+		// Each top directory is a mount of its own; this makes their parent one.
 		if err := bind(r.path, r.path, true); err != nil {
 			return fmt.Errorf("make the root read-only: %w", err)
 		}
@@ -391,8 +386,8 @@ func (r *rootfs) freeze(own []string) error {
 	return nil
 }
 
-// covered says that what was mounted at point cannot be reached there, because of a
-// later mount above it that can only be read.
+// covered reports whether the mount at point is hidden by a later read-only mount above
+// it.
 func covered(point string) bool {
 	var st unix.Statfs_t
 	err := unix.Statfs(point, &st)

@@ -1,6 +1,6 @@
 package process
 
-// Sandboxes: what is remembered of a pod for the containers to come.
+// Sandboxes: the settings of a pod that its containers share.
 
 import (
 	"context"
@@ -29,7 +29,7 @@ func (r *Runtime) sandboxPath(id runtime.PodID) (string, error) {
 	return filepath.Join(r.podsDir(), uid+".json"), nil
 }
 
-// EnsureSandbox remembers s; see runtime.Runtime.
+// EnsureSandbox stores s; see runtime.Runtime.
 func (r *Runtime) EnsureSandbox(ctx context.Context, s runtime.Sandbox) (runtime.SandboxStatus, error) {
 	if err := r.wait(ctx); err != nil {
 		return runtime.SandboxStatus{}, err
@@ -57,7 +57,7 @@ func (r *Runtime) EnsureSandbox(ctx context.Context, s runtime.Sandbox) (runtime
 	return runtime.SandboxStatus{CreatedAt: sb.CreatedAt}, nil
 }
 
-// RemoveSandbox forgets a sandbox; see runtime.Runtime.
+// RemoveSandbox removes a sandbox; see runtime.Runtime.
 func (r *Runtime) RemoveSandbox(ctx context.Context, id runtime.PodID) error {
 	if err := r.wait(ctx); err != nil {
 		return err
@@ -82,7 +82,7 @@ func (r *Runtime) RemoveSandbox(ctx context.Context, id runtime.PodID) error {
 	return nil
 }
 
-// Sandboxes lists the pods of which there is a sandbox or a container.
+// Sandboxes lists the pods that have a sandbox or a container.
 func (r *Runtime) Sandboxes(ctx context.Context) ([]runtime.PodID, error) {
 	if err := r.wait(ctx); err != nil {
 		return nil, err

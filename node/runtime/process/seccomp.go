@@ -1,7 +1,7 @@
 package process
 
-// The filter of system calls: the default profile of Docker and containerd, made
-// into a program that the kernel runs.
+// The filter of system calls: the default profile of Docker and containerd, compiled to
+// BPF.
 
 import (
 	"cmp"
@@ -17,9 +17,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// filterCalls keeps the calling thread, and what it starts, from system calls that
-// no container with these capabilities needs. The thread must have CAP_SYS_ADMIN,
-// or no way to gain privileges.
+// filterCalls installs the filter for containers with these capabilities on the calling
+// thread and the processes that it starts. The thread must have CAP_SYS_ADMIN or
+// no_new_privs.
 func filterCalls(keep capSet) error {
 	rules, err := defaultRules(keep)
 	if err != nil {
@@ -61,8 +61,7 @@ const (
 	dataArgs   = 16
 )
 
-// assembleFilter makes rules into a program. A call takes the action of the first
-// rule that it matches.
+// assembleFilter compiles rules. A call gets the action of the first rule that matches.
 func assembleFilter(rules *specs.LinuxSeccomp) ([]bpf.RawInstruction, error) {
 	if goruntime.GOARCH != "amd64" && goruntime.GOARCH != "arm64" {
 		return nil, fmt.Errorf("there is no profile for %s", goruntime.GOARCH)
@@ -77,13 +76,13 @@ func assembleFilter(rules *specs.LinuxSeccomp) ([]bpf.RawInstruction, error) {
 		return nil, err
 	}
 	prog := []bpf.Instruction{
-		// Calls by the conventions of other processors have other numbers.
+		// System calls of other architectures have other numbers.
 		bpf.LoadAbsolute{Off: dataArch, Size: 4},
 		bpf.JumpIf{Cond: bpf.JumpEqual, Val: uint32(info.ID), SkipTrue: 1},
 		fallback,
 		number,
 	}
-	if info.ID == arch.X86_64.ID { // so have those of x32
+	if info.ID == arch.X86_64.ID { // so do those of x32
 		prog = append(prog, bpf.JumpIf{Cond: bpf.JumpGreaterOrEqual, Val: uint32(arch.X32.SeccompMask), SkipFalse: 1}, fallback)
 	}
 	for _, rule := range rules.Syscalls {
@@ -94,7 +93,7 @@ func assembleFilter(rules *specs.LinuxSeccomp) ([]bpf.RawInstruction, error) {
 		for _, name := range rule.Names {
 			nr, known := info.SyscallNames[name]
 			if !known {
-				continue // another processor's, or newer than the table
+				continue // of another architecture, or newer than the table
 			}
 			body, err := conditions(rule.Args)
 			if err != nil {
@@ -110,7 +109,7 @@ func assembleFilter(rules *specs.LinuxSeccomp) ([]bpf.RawInstruction, error) {
 	return bpf.Assemble(append(prog, fallback))
 }
 
-// verdict is an action as the kernel wants it.
+// verdict is the kernel's encoding of an action.
 func verdict(a specs.LinuxSeccompAction, errno *uint) (bpf.RetConstant, error) {
 	switch a {
 	case specs.ActAllow:
@@ -126,8 +125,8 @@ func verdict(a specs.LinuxSeccompAction, errno *uint) (bpf.RetConstant, error) {
 	}
 }
 
-// conditions compares arguments. If one is not as it should be the program goes on
-// behind the action, which is put after the conditions.
+// conditions compares arguments. If one does not match, the program jumps over the
+// action, which follows the conditions.
 func conditions(args []specs.LinuxSeccompArg) ([]bpf.Instruction, error) {
 	var prog []bpf.Instruction
 	for i := len(args) - 1; i >= 0; i-- {
@@ -135,7 +134,7 @@ func conditions(args []specs.LinuxSeccompArg) ([]bpf.Instruction, error) {
 		load := func(half uint32) bpf.Instruction {
 			return bpf.LoadAbsolute{Off: dataArgs + 8*uint32(a.Index) + 4*half, Size: 4}
 		}
-		after := uint8(len(prog)) + 1 // what a comparison skips from the end of its own
+		after := uint8(len(prog)) + 1 // the instructions to skip from the end of a comparison
 		var own []bpf.Instruction
 		switch a.Op {
 		case specs.OpEqualTo:

@@ -13,7 +13,7 @@ import (
 	"github.com/hawser-project/hawser/node/runtime"
 )
 
-// status prints the lines of /proc/self/status that tell of privileges.
+// status prints the lines of /proc/self/status about privileges.
 const statusScript = `grep -E '^(CapEff|CapBnd|CapInh|CapAmb|NoNewPrivs|Seccomp):' /proc/self/status | tr '\t\n' ' ,'`
 
 func TestCapabilities(t *testing.T) {
@@ -59,7 +59,7 @@ func TestCapabilities(t *testing.T) {
 				}
 				want := fmt.Sprintf("CapInh: 0000000000000000,CapEff: %s,CapBnd: %s,CapAmb: 0000000000000000,NoNewPrivs: 0,Seccomp: 0,", tt.eff, tt.bnd)
 				g.waitLog(id, want)
-				// Who enters the container gets no more.
+				// An exec'd command has no more privileges.
 				out := newScreen()
 				if _, err := g.Exec(g.ctx, id, []string{"sh", "-c", statusScript}, runtime.Stdio{Out: out, Err: out}); err != nil || out.String() != want {
 					t.Errorf("exec: %q, %v; want %q", out.String(), err, want)
@@ -107,7 +107,7 @@ func TestReadOnlyRoot(t *testing.T) {
 		if got := g.output(c); got != "" {
 			t.Errorf("got %q", got)
 		}
-		// What another container sees of the machine is not changed by that.
+		// The view of another container is not changed by that.
 		if got := g.output(g.container("other", "touch /x /tmp/x /var/x")); got != "" {
 			t.Errorf("another container: %q", got)
 		}
@@ -144,8 +144,8 @@ func TestDefaultSeccomp(t *testing.T) {
 	})
 }
 
-// With control groups of version 2 a process that may not be started in its group
-// enters it before its first instruction.
+// With control groups of version 2 and the filter, a process is moved to its group before its
+// first instruction.
 func TestDefaultSeccompUnified(t *testing.T) {
 	g := limited(t)
 	ms, err := mountinfo.GetMounts(nil)
@@ -175,8 +175,8 @@ func TestDefaultSeccompUnified(t *testing.T) {
 	t.Skip("SKIPPED: no cgroup2 hierarchy is mounted")
 }
 
-// A container cannot have a part of a volume mounted that leads out of it, whenever
-// the link is made.
+// A subPath that leads out of its volume is refused, also if the link is made during the
+// mount.
 func TestSubPathStaysInItsVolume(t *testing.T) {
 	withNamespaces(t, func(t *testing.T, iso Isolation) {
 		g := newRig(t, Config{Isolation: iso})
@@ -202,7 +202,7 @@ func TestSubPathStaysInItsVolume(t *testing.T) {
 	})
 }
 
-// A hostPath volume that holds the agent's directory does not show it.
+// The agent's directory is hidden in a hostPath volume that contains it.
 func TestHiddenInVolumes(t *testing.T) {
 	g, dir := attackRig(t)
 	paths := secrets(t, dir, "word")

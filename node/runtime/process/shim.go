@@ -22,7 +22,7 @@ import (
 	"github.com/hawser-project/hawser/node/runtime/crilog"
 )
 
-// shimName is what the shim is called by; it is how ShimMain knows itself.
+// shimName is the name of the shim's process, by which ShimMain recognizes it.
 const shimName = "hawser-shim"
 
 // The descriptors a shim is started with.
@@ -32,25 +32,24 @@ const (
 	lockFD    = 5 // the lock, held
 )
 
-// Bounds of what one container's shim serves at a time.
+// Bounds of one shim.
 const (
 	maxConns = 256
 	maxExecs = 64
 )
 
-// ShimMain runs the shim and exits, if that is what this process was started for,
-// and else does nothing. A program that uses this package calls it first thing in
-// main, and a test that uses it in TestMain.
+// ShimMain runs the shim and exits, if this process was started as a shim, and else does
+// nothing. A program that uses this package calls it at the start of main, and a test at
+// the start of TestMain.
 func ShimMain() {
 	if len(os.Args) < 2 || os.Args[0] != shimName {
 		return
 	}
-	// Exit at once: there is nothing that wants to be flushed first, and the agent
-	// waits.
+	// Exit at once: there is nothing to flush, and the agent waits.
 	if os.Args[1] == probeArg {
 		unix.Exit(probeMain(os.Args[2:]))
 	}
-	// There is one of these for each container: memory matters, speed does not.
+	// There is one shim for each container: memory matters, speed does not.
 	debug.SetGCPercent(25)
 	debug.SetMemoryLimit(32 << 20)
 	if err := shimMain(); err != nil {
@@ -64,8 +63,8 @@ func shimMain() error {
 	closeOnExec()
 	unix.Umask(0o022)
 	_ = unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{})
-	// Handled rather than ignored: what is ignored here would be so in the
-	// container too.
+	// Signals are handled and not ignored: the container would inherit that they are
+	// ignored.
 	sigs := make(chan os.Signal, 8)
 	signal.Notify(sigs, unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM)
 
@@ -100,8 +99,8 @@ func shimMain() error {
 	return s.run(control, ln, sigs)
 }
 
-// closeOnExec keeps every descriptor from the container: the shim's own, and any
-// that whoever started the agent left open.
+// closeOnExec prevents that the container inherits descriptors: the shim's own, and those
+// that were open when the agent was started.
 func closeOnExec() {
 	if unix.CloseRange(controlFD, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC) == nil {
 		return
@@ -123,7 +122,7 @@ type shim struct {
 	spec   *spec
 	reaper *reaper
 
-	ended chan struct{} // closed when it has ended and that is on record
+	ended chan struct{} // closed when it has ended and the record is written
 
 	// Set by start.
 	launch   *launch
@@ -137,16 +136,16 @@ type shim struct {
 
 	mu       sync.Mutex // guards the following
 	record   record
-	stdin    *os.File // what the command reads from; nil when closed
+	stdin    *os.File // the command's standard input; nil when closed
 	attached []*attachment
 	execs    int
-	kill     *time.Timer // not nil once the container has been asked to end
+	kill     *time.Timer // not nil once the container is being stopped
 	killAt   time.Time
 	nconns   int
 }
 
-// run starts the command, serves ln until it has ended, and returns when all that
-// is left to say has been said.
+// run starts the command, serves ln until the command has ended, and returns when the
+// remaining clients have got their answers.
 func (s *shim) run(control *conn, ln net.Listener, sigs <-chan os.Signal) error {
 	defer control.hangUp()
 	if err := s.start(); err != nil {
@@ -167,7 +166,7 @@ func (s *shim) run(control *conn, ln net.Listener, sigs <-chan os.Signal) error 
 	return nil
 }
 
-// start makes the container's surroundings and starts its command.
+// start sets up the container and starts its command.
 func (s *shim) start() error {
 	if os.Getpid() != 1 {
 		if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
@@ -180,7 +179,7 @@ func (s *shim) start() error {
 	if err := setOOMScore(s.spec.Container.OOMScoreAdj); err != nil {
 		return cannotRun(fmt.Errorf("set OOM score: %w", err))
 	}
-	// Nobody in the container looks into this process.
+	// The container must not read the memory of this process.
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
 		return fmt.Errorf("protect the shim: %w", err)
 	}
@@ -189,7 +188,7 @@ func (s *shim) start() error {
 		return cannotRun(err)
 	}
 	prepared := make(chan error, 1)
-	// Joined by run, and by the end of the process when it has not got that far.
+	// Joined by run, or by the end of the process if it fails before.
 	go s.reaper.run(confinement{root: root, security: s.spec.Container.Security}, prepared)
 	if err = <-prepared; err != nil {
 		return cannotRun(err)
@@ -216,8 +215,8 @@ func (s *shim) start() error {
 		return startError(exitCodeOf(err), fmt.Sprintf("exec: %q: %v", c.Argv[0], err))
 	}
 	s.record = record{Version: version, State: runtime.Running, BootID: bootID(), PID: s.main.pid, StartedAt: time.Now()}
-	// /proc is still that of the machine, in which this process has another number
-	// than it sees itself.
+	// /proc is still that of the machine. In it this process has another number than in
+	// its own namespace.
 	if self, err := statOfSelf(); err == nil {
 		s.record.ShimPID, s.record.ShimStart = self.PID, self.Starttime
 	}
@@ -238,8 +237,8 @@ func (s *shim) start() error {
 	return nil
 }
 
-// surroundings gives the container its host name and its files, and returns its
-// root, or "" if it has none of its own.
+// surroundings sets the container's host name and makes its root. It returns the root, or
+// "" if the container has none of its own.
 func (s *shim) surroundings() (string, error) {
 	c := s.spec.Container
 	if s.spec.Isolation == None {
@@ -269,8 +268,7 @@ func (s *shim) surroundings() (string, error) {
 	return r.path, nil
 }
 
-// supervise waits for the command, cleans up after it and puts on record how it
-// ended.
+// supervise waits for the command, cleans up after it and records how it ended.
 func (s *shim) supervise() {
 	ws := <-s.main.status
 	oom := s.spec.Cgroup.oomKills() > 0
@@ -282,7 +280,7 @@ func (s *shim) supervise() {
 	r := s.record
 	r.State, r.EndedAt = runtime.Exited, time.Now()
 	r.ExitCode, r.Signal = exitOf(ws)
-	// A shell whose child was killed reports it the same way.
+	// A shell whose child was killed exits with the same code.
 	r.OOMKilled = oom && r.ExitCode == 128+int(unix.SIGKILL)
 	if n := s.log.Dropped(); n > 0 {
 		r.Message = fmt.Sprintf("%d bytes of output could not be written to the log", n)
@@ -298,7 +296,8 @@ func (s *shim) supervise() {
 	close(s.ended)
 }
 
-// exitOf is the exit code as a shell would put it, and the signal if it was one.
+// exitOf returns the exit code by the convention of shells, and the signal if there was
+// one.
 func exitOf(ws syscall.WaitStatus) (code, sig int) {
 	if ws.Signaled() {
 		return 128 + int(ws.Signal()), int(ws.Signal())
@@ -306,8 +305,8 @@ func exitOf(ws syscall.WaitStatus) (code, sig int) {
 	return ws.ExitStatus(), 0
 }
 
-// onSignals ends the container in good order when somebody ends its shim. Signals
-// of a terminal or a session are not meant for it.
+// onSignals stops the container when its shim gets SIGTERM. It ignores signals of a
+// terminal or a session.
 func (s *shim) onSignals(sigs <-chan os.Signal) {
 	for {
 		select {
@@ -321,8 +320,8 @@ func (s *shim) onSignals(sigs <-chan os.Signal) {
 	}
 }
 
-// stop asks the command to end and sees to it that it does within grace. Asked
-// again, it can only become sooner.
+// stop sends SIGTERM to the command and kills it after grace. Another call can only make
+// the kill earlier.
 func (s *shim) stop(grace time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -348,7 +347,7 @@ func (s *shim) accept(ln net.Listener) {
 			return
 		}
 		if err != nil {
-			// Out of descriptors, most likely; nothing is lost by a pause.
+			// Probably out of descriptors: try again after a pause.
 			select {
 			case <-time.After(100 * time.Millisecond):
 			case <-s.ended:
@@ -410,7 +409,7 @@ func (s *shim) serve(c *conn) {
 	}
 }
 
-// watch sends how the container is, and how it ended.
+// watch sends the record now, and again when the container has ended.
 func (s *shim) watch(c *conn) {
 	for {
 		s.mu.Lock()
@@ -430,7 +429,7 @@ func (s *shim) resize(size *runtime.Size) error {
 	return setSize(s.tty, *size)
 }
 
-// isOver says whether the command has ended.
+// isOver reports whether the command has ended.
 func (s *shim) isOver() bool {
 	select {
 	case <-s.ended:
@@ -440,8 +439,7 @@ func (s *shim) isOver() bool {
 	}
 }
 
-// usage adds up what the processes of the container use, where there is no cgroup
-// to do so.
+// usage adds up the usage of the container's processes, for containers without a cgroup.
 func (s *shim) usage() runtime.Usage {
 	u := runtime.Usage{Time: time.Now()}
 	var ru unix.Rusage

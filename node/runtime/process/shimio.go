@@ -1,7 +1,6 @@
 package process
 
-// Input and output of a container: pipes or a terminal, the log, and whoever is
-// attached.
+// Input and output of a container: pipes or a terminal, the log, and attached clients.
 
 import (
 	"errors"
@@ -63,7 +62,7 @@ func (s *shim) stdio() (*stdio, error) {
 	return io, nil
 }
 
-// stdinFor returns what the command reads from.
+// stdinFor returns the command's standard input.
 func (s *shim) stdinFor(io *stdio) (int, error) {
 	if !s.spec.Container.Stdin {
 		return unix.Open(os.DevNull, unix.O_RDONLY|unix.O_CLOEXEC, 0)
@@ -76,8 +75,8 @@ func (s *shim) stdinFor(io *stdio) (int, error) {
 	return p[0], nil
 }
 
-// pipe makes a pipe whose reading end is for this process, and can be given
-// deadlines, and whose writing end is for another.
+// pipe makes a pipe. Its reading end is for this process and takes deadlines; its writing
+// end is for another process.
 func pipe() (r *os.File, w int, err error) {
 	var p [2]int
 	if err := unix.Pipe2(p[:], unix.O_CLOEXEC); err != nil {
@@ -89,8 +88,7 @@ func pipe() (r *os.File, w int, err error) {
 	return os.NewFile(uintptr(p[0]), "pipe"), p[1], nil
 }
 
-// openTerminal makes a pseudo-terminal, in the container's own /dev/pts where it
-// has one.
+// openTerminal makes a pseudo-terminal, in the container's own /dev/pts if it has one.
 func (s *shim) openTerminal() (master *os.File, slave int, err error) {
 	if !s.reaper.call(func() { master, slave, err = s.openTerminalHere() }) {
 		return nil, -1, runtime.ErrNotRunning
@@ -98,8 +96,8 @@ func (s *shim) openTerminal() (master *os.File, slave int, err error) {
 	return master, slave, err
 }
 
-// openTerminalHere does so with the calling thread's view of files, so that the
-// terminal has the name by which the container knows it.
+// openTerminalHere does that with the calling thread's view of files, so that the
+// terminal's name is valid in the container.
 func (s *shim) openTerminalHere() (master *os.File, slave int, err error) {
 	ptmx := "/dev/ptmx"
 	if s.launch.root != "" {
@@ -152,8 +150,8 @@ func setSize(tty *os.File, size runtime.Size) error {
 	return errors.Join(err, ierr)
 }
 
-// copyOutput takes what the command writes to one stream, until nobody can write
-// to it any more.
+// copyOutput reads one output stream of the command until no process has it open any
+// more.
 func (s *shim) copyOutput(f *os.File, stream string) {
 	log := s.log.Stream(stream)
 	defer log.Flush()
@@ -174,9 +172,9 @@ func (s *shim) copyOutput(f *os.File, stream string) {
 	}
 }
 
-// joinOutputs waits until all output has been copied. All processes of the
-// container are dead by now; if one gave its output to a process elsewhere, that
-// is not waited for.
+// joinOutputs waits until all output has been copied. All processes of the container
+// have ended by now. If one passed its output to a process outside, that is not waited
+// for.
 func (s *shim) joinOutputs() {
 	for _, f := range s.outFiles {
 		_ = f.SetReadDeadline(time.Now().Add(2 * time.Second))

@@ -1,6 +1,6 @@
 package process
 
-// A pipe to somebody attached who may be slow: writing to it never waits.
+// A pipe to an attached client that may be slow: writing to it never blocks.
 
 import (
 	"errors"
@@ -11,14 +11,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// spoolBytes bounds what is kept, on disk, for one stream of somebody attached
-// who reads slower than the command writes.
+// spoolBytes bounds the data on disk for one stream of an attached client that reads
+// slower than the command writes.
 const spoolBytes = 64 << 20
 
 var errSlow = errors.New("attached too slow: 64 MiB of output have not been read; the log has them")
 
-// A sink writes to a pipe what fits into it and the rest to a spool, a file used
-// as a ring, from which it follows when there is room in the pipe again.
+// A sink writes to a pipe. Data that does not fit goes to the spool, a file used as a
+// ring, and from there to the pipe when it has room again.
 type sink struct {
 	pipe *os.File
 	dir  string // where the spool is made
@@ -29,12 +29,11 @@ type sink struct {
 	spool  *os.File   // nil until needed
 	head   int64      // of what is in the spool, and
 	length int64      // how much that is
-	last   bool       // nothing will be added
+	last   bool       // no more data is added
 	err    error
 }
 
-// newSink takes over fd, the writing end of a pipe. The caller ends it with
-// finish.
+// newSink takes over fd, the writing end of a pipe. The caller calls finish.
 func newSink(fd int, dir string) (*sink, error) {
 	if err := unix.SetNonblock(fd, true); err != nil {
 		_ = unix.Close(fd)
@@ -50,7 +49,7 @@ func newSink(fd int, dir string) (*sink, error) {
 	return k, nil
 }
 
-// write takes all of b or fails for good.
+// write takes all of b, or the sink fails permanently.
 func (k *sink) write(b []byte) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -112,7 +111,7 @@ func (k *sink) putLocked(b []byte) error {
 	return nil
 }
 
-// pump moves bytes from the spool to the pipe.
+// pump copies from the spool to the pipe.
 func (k *sink) pump() {
 	defer close(k.done)
 	buf := make([]byte, 0)
@@ -146,7 +145,7 @@ func (k *sink) pump() {
 	}
 }
 
-// finish closes the sink once all has been written, or patience has run out.
+// finish closes the sink once all data is written, or after patience.
 func (k *sink) finish(patience time.Duration) {
 	k.mu.Lock()
 	k.last = true

@@ -1,6 +1,6 @@
 package process
 
-// What is kept on disk about a container.
+// The files of a container on disk.
 
 import (
 	"encoding/json"
@@ -31,15 +31,15 @@ const (
 )
 
 // version is that of spec, record and the protocol of wire.go. Fields and requests
-// may be added without raising it: either side ignores what it does not know, and
-// does without what it is not told. It is raised when an older side would do harm.
+// may be added without a new version: each side ignores unknown ones and works without
+// missing ones. The version is raised if an older side would do harm.
 //
 //	0  is not written: containers from before there were versions
-//	1  the record names the boot and the main process beyond doubt
+//	1  the record identifies the boot and the main process uniquely
 //
-// An agent adopts containers of its own version and of all before, with what their
-// shims can do. It leaves those of later versions alone (see hold), for which it
-// reads no more than specHead.
+// An agent adopts containers of its own version and of earlier ones, with the features
+// of their shims. It does not touch those of later versions (see hold), and reads only
+// their specHead.
 const version = 1
 
 // A specHead is the part of a spec that is the same in every version.
@@ -56,7 +56,7 @@ type specHead struct {
 	} `json:"container"`
 }
 
-// A spec is what the shim is told to run.
+// A spec is the shim's configuration.
 type spec struct {
 	Version   int               `json:"version,omitempty"`
 	ID        string            `json:"id"`
@@ -71,7 +71,7 @@ type spec struct {
 	LogFiles  int               `json:"logFiles,omitempty"`
 }
 
-// A record is what became of it.
+// A record is the state of a container.
 type record struct {
 	Version   int           `json:"version,omitempty"` // that the shim speaks
 	State     runtime.State `json:"state"`
@@ -99,8 +99,8 @@ func writeJSON(path string, v any) error {
 	return atomicfile.Write(path, b, 0o600)
 }
 
-// readSpec reads what is kept of the container in dir. Of a spec of a later version
-// the result has the part that is the same in all.
+// readSpec reads the spec of the container in dir. Of a spec of a later version it reads
+// only the part that all versions have.
 func readSpec(dir string) (*spec, error) {
 	path := filepath.Join(dir, specName)
 	b, err := os.ReadFile(path)
@@ -146,11 +146,11 @@ func readJSON(path string, v any) error {
 	return nil
 }
 
-// errLocked says that a shim lives.
+// errLocked means that the container's shim lives.
 var errLocked = errors.New("locked")
 
-// lock takes the lock of the container in dir. It belongs to the open file, so
-// that a shim which inherits it holds it until it dies, however it dies.
+// lock takes the lock of the container in dir. The lock belongs to the open file: a shim
+// that inherits the file holds the lock until it ends in any way.
 func lock(dir string) (*os.File, error) {
 	f, err := os.OpenFile(filepath.Join(dir, lockName), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -167,8 +167,8 @@ func lock(dir string) (*os.File, error) {
 	return f, nil
 }
 
-// removeAll removes a container's directory. What ran in it may have made
-// directories that it, and so we, may not enter.
+// removeAll removes a container's directory. If the container has made directories that
+// this user may not enter, it changes their mode and tries again.
 func removeAll(dir string) error {
 	err := os.RemoveAll(dir)
 	if err == nil || !errors.Is(err, fs.ErrPermission) {

@@ -13,14 +13,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// under says whether path is dir or below it. Both are clean.
+// under reports whether path is dir or below it. Both are clean.
 func under(path, dir string) bool {
 	return path == dir || dir == "/" || strings.HasPrefix(path, dir+"/")
 }
 
-// unmountBelow takes away whatever is mounted in dir as this process sees it, and
-// fails if something is left: removing the files of a mounted file system is the
-// one mistake that could never be put right.
+// unmountBelow unmounts every mount of this mount namespace at or below dir, and fails if
+// one is left: removing the files of a mounted file system could not be undone.
 func unmountBelow(dir string) error {
 	dir, err := filepath.EvalSymlinks(dir)
 	if os.IsNotExist(err) {

@@ -27,7 +27,7 @@ func golden(t *testing.T, name string) []byte {
 	return b
 }
 
-// TestOldFiles reads what version 0 has left on disk.
+// TestOldFiles reads files of version 0.
 func TestOldFiles(t *testing.T) {
 	s, err := decodeSpec(golden(t, specName))
 	if err != nil {
@@ -140,7 +140,7 @@ func (p *peer) accept() {
 	}
 }
 
-// What a shim of version 0 says, word for word.
+// The messages of a shim of version 0, byte for byte.
 const (
 	oldRecord = `{"state":"running","pid":15510,"shimPid":15503,"shimStart":189985,"startedAt":"2026-11-23T00:15:20.946299182Z","exitCode":0}`
 	oldEnd    = `{"state":"exited","pid":15510,"shimPid":15503,"shimStart":189985,"startedAt":"2026-11-23T00:15:20.946299182Z","endedAt":"2026-11-23T00:16:20Z","exitCode":3}`
@@ -159,7 +159,7 @@ func oldAnswers() map[string][]string {
 	}
 }
 
-// without removes what this machine does not have from a spec that another wrote.
+// without removes fields from the spec of another machine.
 func without(t *testing.T, spec []byte, fields ...string) []byte {
 	t.Helper()
 	var m map[string]any
@@ -176,8 +176,8 @@ func without(t *testing.T, spec []byte, fields ...string) []byte {
 	return b
 }
 
-// TestOldShim adopts a container whose shim is of version 0, and does with it what
-// could be done then.
+// TestOldShim adopts a container with a shim of version 0, and uses the operations of that
+// version.
 func TestOldShim(t *testing.T) {
 	dir, id := t.TempDir(), "ead3838b110b707ad0db96a9762375d7"
 	p := newPeer(t, dir, id, without(t, golden(t, specName), "cgroup"), golden(t, statusName), oldAnswers())
@@ -226,7 +226,7 @@ func (l *logBuffer) lines(text string) int {
 
 const told = "containers that a newer agent has started are left running"
 
-// wantHeld checks that a container is listed as running, and left alone.
+// wantHeld checks that a container is listed as running, and not touched.
 func wantHeld(t *testing.T, g *rig, id string) {
 	t.Helper()
 	if st := g.status(id); st.State != runtime.Running || st.Pod != testPod || st.StartedAt.IsZero() {
@@ -243,8 +243,8 @@ func wantHeld(t *testing.T, g *rig, id string) {
 	}
 }
 
-// TestNewerFiles: containers whose files this agent does not understand are listed,
-// so that they are not started a second time, and left running until they end.
+// TestNewerFiles: containers with files of a later version are listed, so that they are not
+// started a second time, and run until they end.
 func TestNewerFiles(t *testing.T) {
 	dir, log := t.TempDir(), &logBuffer{}
 	spec := `{"version":99,"id":"@","createdAt":"2027-01-01T00:00:00Z","isolation":{"kind":"vm"},"cgroup":7,
@@ -279,7 +279,7 @@ func TestNewerFiles(t *testing.T) {
 	}
 }
 
-// TestNewerShim: the files are understood, and the shim says that it is newer.
+// TestNewerShim: the files are readable, and the shim reports a later version.
 func TestNewerShim(t *testing.T) {
 	dir, id := t.TempDir(), "ead3838b110b707ad0db96a9762375d7"
 	newer := map[string][]string{opWatch: {`{"record":{"version":99,` + oldRecord[1:] + `}`, `{"record":` + oldEnd + `}`}}
@@ -290,8 +290,8 @@ func TestNewerShim(t *testing.T) {
 	g.wait(id)
 }
 
-// TestUpgradeAgain has an agent meet a container that is too new for it, and the next
-// agent adopt that.
+// TestUpgradeAgain: an agent holds a container of a later version, and the next agent adopts
+// it.
 func TestUpgradeAgain(t *testing.T) {
 	eachIsolation(t, func(t *testing.T, iso Isolation) {
 		dir := t.TempDir()
@@ -327,7 +327,7 @@ func TestUpgradeAgain(t *testing.T) {
 	})
 }
 
-// FuzzSpec: a file that is damaged, or from any version, costs nothing but itself.
+// FuzzSpec: a damaged file, or one of any version, affects no other container.
 func FuzzSpec(f *testing.F) {
 	for _, name := range []string{specName, statusName} {
 		b, err := os.ReadFile(filepath.Join("testdata", "v0", name))
@@ -359,7 +359,7 @@ func FuzzSpec(f *testing.F) {
 	})
 }
 
-// FuzzReply: an agent survives whatever a shim answers.
+// FuzzReply: no answer of a shim makes the agent panic.
 func FuzzReply(f *testing.F) {
 	for _, s := range []string{oldUsage, oldNo, `{"record":` + oldEnd + `}`, `{"exit":1}`, `{"hasFd":true}`, `{"failure":{"kind":"start"}}`} {
 		b, err := frame(json.RawMessage(s))

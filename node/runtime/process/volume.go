@@ -1,6 +1,6 @@
 package process
 
-// What is mounted into a container, and what is hidden from it.
+// The mounts in a container, and the directories that are hidden from it.
 
 import (
 	"errors"
@@ -18,7 +18,7 @@ import (
 	"github.com/hawser-project/hawser/node/runtime"
 )
 
-// hide covers what is none of a container's business, under each name that it has.
+// hide covers the directories of spec.Hide, at each path at which they are visible.
 func (r *rootfs) hide() error {
 	ms, err := mountinfo.GetMounts(nil)
 	if err != nil {
@@ -27,7 +27,7 @@ func (r *rootfs) hide() error {
 	for _, path := range r.spec.Hide {
 		path, err = filepath.EvalSymlinks(path)
 		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {
-			continue // what this user may not reach, the container may not either
+			continue // if this user may not reach it, the container may not either
 		}
 		if err != nil {
 			return fmt.Errorf("hide: %w", err)
@@ -50,8 +50,8 @@ func (r *rootfs) hide() error {
 	return nil
 }
 
-// aliases lists path, which has no symbolic link in it, and all other paths at
-// which what it leads to, or part of that, is mounted.
+// aliases lists path, which has no symbolic link in it, and all other paths at which
+// the directory, or a part of it, is mounted.
 func aliases(path string, ms []*mountinfo.Info) []string {
 	all := []string{path}
 	var on *mountinfo.Info
@@ -80,7 +80,7 @@ func aliases(path string, ms []*mountinfo.Info) []string {
 	return all
 }
 
-// volumes mounts what the container asks for, parents first.
+// volumes makes the container's mounts, parents first.
 func (r *rootfs) volumes() error {
 	ms := slices.Clone(r.spec.Container.Mounts)
 	slices.SortStableFunc(ms, func(a, b runtime.Mount) int {
@@ -94,9 +94,9 @@ func (r *rootfs) volumes() error {
 	return nil
 }
 
-// volume puts a file or directory of the machine at its place. Both are held open
-// meanwhile, so that nobody who can write to a directory on the way leads the mount
-// elsewhere.
+// volume mounts a file or directory of the machine. Source and target are held open
+// meanwhile, so that a user who can write to a directory of their paths cannot redirect
+// the mount.
 func (r *rootfs) volume(m runtime.Mount) error {
 	if !filepath.IsAbs(m.ContainerPath) {
 		return errors.New("the path in the container is not absolute")
@@ -118,7 +118,8 @@ func (r *rootfs) volume(m runtime.Mount) error {
 	if err = bind(fdPath(source), fdPath(target), true); err != nil {
 		return err
 	}
-	// The descriptor is of what is below the new mount: its name leads to the mount.
+	// The descriptor is that of the directory below the new mount. Opening its name gives
+	// the mount.
 	at, err := os.Readlink(fdPath(target))
 	if err != nil {
 		return err
@@ -133,8 +134,8 @@ func (r *rootfs) volume(m runtime.Mount) error {
 	return r.hideIn(at, source)
 }
 
-// hideIn covers in a volume, which shows the directory source and is mounted at
-// target, what the container is not to see.
+// hideIn covers the hidden directories in a volume of the directory source that is
+// mounted at target.
 func (r *rootfs) hideIn(target string, source *os.File) error {
 	shown, err := os.Readlink(fdPath(source))
 	if err != nil {
@@ -165,7 +166,7 @@ func (r *rootfs) hideIn(target string, source *os.File) error {
 // fdPath is a path that leads to an open file.
 func fdPath(f *os.File) string { return fmt.Sprintf("/proc/self/fd/%d", f.Fd()) }
 
-// openSource opens what a mount shows.
+// openSource opens the source of a mount.
 func openSource(m runtime.Mount) (*os.File, error) {
 	base, err := unix.Open(m.HostPath, unix.O_PATH|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -187,8 +188,8 @@ func openSource(m runtime.Mount) (*os.File, error) {
 	return os.NewFile(uintptr(fd), m.SubPath), nil
 }
 
-// mountPoint opens the place of path in the new root. What is missing on the way is
-// made, without leaving anything in the machine's own file system.
+// mountPoint opens path in the new root. Missing directories are made, but not in the
+// machine's own file system.
 func (r *rootfs) mountPoint(path string, dir bool) (*os.File, error) {
 	target, err := r.inRoot(path)
 	if errors.Is(err, fs.ErrNotExist) {

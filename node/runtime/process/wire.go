@@ -1,6 +1,6 @@
 package process
 
-// What agent and shim say to each other.
+// The protocol between agent and shim.
 //
 // Each connection to a shim carries one request, its replies, and, while the
 // request is being served, further requests that belong to it. A message is four
@@ -14,9 +14,8 @@ package process
 //	resize  size              → ok
 //	stats                     → usage
 //
-// Pipes for exec and attach are made by the agent, so that bytes go straight from
-// process to agent. Closing the connection kills an exec'd command and ends an
-// attachment.
+// The agent makes the pipes for exec and attach, so that the shim does not copy their
+// bytes. Closing the connection kills an exec'd command and ends an attachment.
 
 import (
 	"encoding/binary"
@@ -35,8 +34,8 @@ import (
 )
 
 const (
-	// maxFrame bounds a message. The kernel takes some MiB of arguments and
-	// environment at most.
+	// maxFrame bounds a message. The kernel bounds arguments and environment by a few
+	// MiB.
 	maxFrame = 8 << 20
 	// maxFDs is the most descriptors in one message.
 	maxFDs = 3
@@ -60,7 +59,7 @@ type request struct {
 	GraceMS int64         `json:"graceMs,omitempty"` // stop
 	Argv    []string      `json:"argv,omitempty"`    // exec
 	TTY     bool          `json:"tty,omitempty"`     // exec
-	Stdin   bool          `json:"stdin,omitempty"`   // exec: an fd comes; attach: one is wanted
+	Stdin   bool          `json:"stdin,omitempty"`   // exec: an fd is sent; attach: one is requested
 	Stdout  bool          `json:"stdout,omitempty"`  // an fd comes
 	Stderr  bool          `json:"stderr,omitempty"`  // an fd comes
 	Size    *runtime.Size `json:"size,omitempty"`    // resize
@@ -121,7 +120,7 @@ func readFrame(r io.Reader, v any) error {
 	if n > maxFrame {
 		return fmt.Errorf("message of %d bytes is too long", n)
 	}
-	// Memory is taken as bytes arrive, not because a length says so.
+	// Memory is allocated as bytes arrive, not by the length in the message.
 	b, err := io.ReadAll(io.LimitReader(r, int64(n)))
 	if err != nil {
 		return err
@@ -189,7 +188,7 @@ func (c *conn) gather(oob []byte) {
 	}
 }
 
-// take returns the oldest descriptor that was received; the caller owns it.
+// take returns the oldest received descriptor; the caller owns it.
 func (c *conn) take() (int, error) {
 	if len(c.fds) == 0 {
 		return -1, errors.New("message without its file descriptor")
@@ -202,8 +201,7 @@ func (c *conn) take() (int, error) {
 // hangUp closes the connection.
 func (c *conn) hangUp() { _ = c.Close() }
 
-// drop closes the descriptors that nobody took. Only the reading goroutine calls
-// it.
+// drop closes the descriptors that were not taken. Only the reading goroutine calls it.
 func (c *conn) drop() {
 	for _, fd := range c.fds {
 		_ = unix.Close(fd)
@@ -234,7 +232,7 @@ func (c *conn) send(v any, fds ...int) error {
 	return err
 }
 
-// connFromFD makes a conn of a connected unix socket, which it owns from then on.
+// connFromFD makes a conn of a connected unix socket. The conn owns the socket.
 func connFromFD(fd int) (*conn, error) {
 	f := os.NewFile(uintptr(fd), "shim")
 	defer f.Close()
@@ -251,8 +249,8 @@ func connFromFD(fd int) (*conn, error) {
 }
 
 // dialShim connects to the socket in a container's directory. The path of a unix
-// socket is limited to 108 bytes; a short one leads there through an open
-// directory.
+// socket is limited to 108 bytes, so it uses the short path of an open directory in
+// /proc/self/fd.
 func dialShim(dir string) (*conn, error) {
 	d, err := os.Open(dir)
 	if err != nil {
@@ -279,8 +277,8 @@ func listenShim(dir string) (*os.File, error) {
 		return nil, os.NewSyscallError("socket", err)
 	}
 	f := os.NewFile(uintptr(fd), "shim socket")
-	// The directory is 0700; the mode of the socket is set before it can be
-	// connected to all the same.
+	// The directory has mode 0700. The mode of the socket is still set before it can be
+	// connected to.
 	if err := unix.Fchmod(fd, 0o600); err != nil {
 		_ = f.Close()
 		return nil, os.NewSyscallError("fchmod", err)
@@ -296,5 +294,5 @@ func listenShim(dir string) (*os.File, error) {
 	return f, nil
 }
 
-// replyTimeout bounds how long a shim may take over what needs no waiting.
+// replyTimeout bounds a shim's answer to a request that does not wait for the container.
 const replyTimeout = 10 * time.Second
