@@ -15,6 +15,8 @@ import (
 
 	"golang.org/x/crypto/ssh"
 	"golang.org/x/crypto/ssh/knownhosts"
+
+	"github.com/hawser-project/hawser/auth/hostkeys/hostkeystest"
 )
 
 // Who may show what, by the file.
@@ -194,7 +196,7 @@ func TestKeygen(t *testing.T) {
 		}
 		return string(out)
 	}
-	a, b, ca := writeKey(t, filepath.Join(dir, "a")), writeKey(t, filepath.Join(dir, "b")), writeKey(t, filepath.Join(dir, "ca"))
+	a, b, ca := Key{hostkeystest.WriteKey(t, filepath.Join(dir, "a")).PublicKey()}, Key{hostkeystest.WriteKey(t, filepath.Join(dir, "b")).PublicKey()}, Key{hostkeystest.WriteKey(t, filepath.Join(dir, "ca")).PublicKey()}
 	path := filepath.Join(dir, "known_hosts")
 	h, err := Open(path)
 	if err != nil {

@@ -9,12 +9,8 @@ import (
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/rsa"
-	"encoding/pem"
-	"errors"
-	"net"
 	"os"
 	"path/filepath"
-	"sync"
 	"testing"
 	"time"
 
@@ -62,29 +58,6 @@ func ed(t testing.TB) Key { return Key{newKey(t, ssh.KeyAlgoED25519).PublicKey()
 // text is the key as a line of known_hosts has it.
 func (k Key) text() string { return knownhosts.Line([]string{"x"}, k.PublicKey)[2:] }
 
-// writeKey writes a key pair as ssh-keygen would.
-func writeKey(t testing.TB, path string) Key {
-	t.Helper()
-	_, private, err := ed25519.GenerateKey(rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	block, err := ssh.MarshalPrivateKey(private, "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	signer, err := ssh.NewSignerFromKey(private)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, b := range map[string][]byte{path: pem.EncodeToMemory(block), path + ".pub": ssh.MarshalAuthorizedKey(signer.PublicKey())} {
-		if err := os.WriteFile(name, b, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return Key{signer.PublicKey()}
-}
-
 // written is a file of text.
 func written(t testing.TB, text string) *File {
 	t.Helper()
@@ -115,36 +88,4 @@ func listed(t testing.TB, f *File) (names []string) {
 		names = append(names, p.Name)
 	}
 	return names
-}
-
-// serve starts an sshd that shows keys and lets nobody in.
-func serve(t testing.TB, keys ...ssh.Signer) (addr string, stop func()) {
-	t.Helper()
-	conf := &ssh.ServerConfig{PublicKeyCallback: func(ssh.ConnMetadata, ssh.PublicKey) (*ssh.Permissions, error) {
-		return nil, errors.New("nobody gets in")
-	}}
-	for _, k := range keys {
-		conf.AddHostKey(k)
-	}
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		for {
-			c, err := ln.Accept()
-			if err != nil {
-				return
-			}
-			_, _, _, _ = ssh.NewServerConn(c, conf)
-			_ = c.Close()
-		}
-	})
-	stop = func() {
-		_ = ln.Close()
-		wg.Wait()
-	}
-	t.Cleanup(stop)
-	return ln.Addr().String(), stop
 }

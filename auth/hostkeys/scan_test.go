@@ -14,12 +14,14 @@ import (
 
 	"golang.org/x/crypto/ssh"
 	"golang.org/x/crypto/ssh/knownhosts"
+
+	"github.com/hawser-project/hawser/auth/hostkeys/hostkeystest"
 )
 
 // An administrator may have compared another key than the one that is shown first.
 func TestScan(t *testing.T) {
 	want := []ssh.Signer{newKey(t, ssh.KeyAlgoRSA), newKey(t, ssh.KeyAlgoECDSA256), newKey(t, ssh.KeyAlgoED25519)}
-	addr, stop := serve(t, want[2], want[0], want[1])
+	addr, stop := hostkeystest.Serve(t, want[2], want[0], want[1])
 	keys, err := Scan(within(t), addr)
 	if err != nil {
 		t.Fatal(err)
@@ -55,7 +57,7 @@ func TestShowsWhatIsKnown(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	addr, _ := serve(t, rather, host, signed)
+	addr, _ := hostkeystest.Serve(t, rather, host, signed)
 	for name, text := range map[string]string{
 		"authority": "@cert-authority node-* " + Key{ca.PublicKey()}.text(),
 		"hashed":    knownhosts.HashHostname("node-1") + " " + Key{host.PublicKey()}.text(),

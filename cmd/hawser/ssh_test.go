@@ -3,16 +3,12 @@ package main
 import (
 	"bytes"
 	"context"
-	"crypto/ed25519"
-	"crypto/rand"
-	"encoding/pem"
 	"errors"
 	"log/slog"
-	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"testing/iotest"
 
@@ -23,6 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/hawser-project/hawser/auth/hostkeys"
+	"github.com/hawser-project/hawser/auth/hostkeys/hostkeystest"
 	"github.com/hawser-project/hawser/cmd/internal/setup"
 	"github.com/hawser-project/hawser/server/sshnodes"
 	"github.com/hawser-project/hawser/tunnel"
@@ -166,45 +163,9 @@ type sshServer struct {
 // newSSHServer starts one, and writes a private key to keyFile.
 func newSSHServer(t *testing.T, keyFile string) sshServer {
 	t.Helper()
-	_, private, err := ed25519.GenerateKey(rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	block, err := ssh.MarshalPrivateKey(private, "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(keyFile, pem.EncodeToMemory(block), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	signer, err := ssh.NewSignerFromKey(private)
-	if err != nil {
-		t.Fatal(err)
-	}
-	conf := &ssh.ServerConfig{PublicKeyCallback: func(ssh.ConnMetadata, ssh.PublicKey) (*ssh.Permissions, error) {
-		return nil, errors.New("nobody gets in")
-	}}
-	conf.AddHostKey(signer)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			_, _, _, _ = ssh.NewServerConn(c, conf)
-			_ = c.Close()
-		}
-	})
-	t.Cleanup(func() {
-		_ = l.Close()
-		wg.Wait()
-	})
-	return sshServer{l.Addr().String(), l.Addr().(*net.TCPAddr).Port, ssh.FingerprintSHA256(signer.PublicKey())}
+	key := hostkeystest.WriteKey(t, keyFile)
+	addr, _ := hostkeystest.Serve(t, key)
+	return sshServer{addr, int(netip.MustParseAddrPort(addr).Port()), ssh.FingerprintSHA256(key.PublicKey())}
 }
 
 // A key is pinned only if somebody has said so, and never another than that.

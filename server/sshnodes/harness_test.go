@@ -3,11 +3,7 @@
 package sshnodes
 
 import (
-	"crypto/ed25519"
-	"crypto/rand"
-	"encoding/pem"
 	"net"
-	"os"
 	"path/filepath"
 	"sync"
 	"testing"
@@ -16,6 +12,7 @@ import (
 	"go.uber.org/goleak"
 	"golang.org/x/crypto/ssh"
 
+	"github.com/hawser-project/hawser/auth/hostkeys/hostkeystest"
 	"github.com/hawser-project/hawser/tunnel/memnet"
 	"github.com/hawser-project/hawser/tunnel/overssh"
 	"github.com/hawser-project/hawser/tunnel/overssh/oversshtest"
@@ -33,21 +30,8 @@ type lab struct {
 
 func newLab(t *testing.T) *lab {
 	t.Helper()
-	_, private, err := ed25519.GenerateKey(rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	block, err := ssh.MarshalPrivateKey(private, "")
-	if err != nil {
-		t.Fatal(err)
-	}
 	l := &lab{keyFile: filepath.Join(t.TempDir(), "id")}
-	if err := os.WriteFile(l.keyFile, pem.EncodeToMemory(block), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if l.signer, err = ssh.NewSignerFromKey(private); err != nil {
-		t.Fatal(err)
-	}
+	l.signer = hostkeystest.WriteKey(t, l.keyFile)
 	l.host = l.signer.PublicKey()
 	return l
 }
