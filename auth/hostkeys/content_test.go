@@ -1,5 +1,4 @@
-// Key file: it means what it means to OpenSSH, and what is changed in it is not more
-// than was asked for.
+// Key file: it has the same meaning as for OpenSSH, and changes touch only their own lines.
 
 package hostkeys
 
@@ -19,7 +18,7 @@ import (
 	"github.com/hawser-project/hawser/auth/hostkeys/hostkeystest"
 )
 
-// Who may show what, by the file.
+// The valid keys of nodes by the file.
 func TestContent(t *testing.T) {
 	key, other := ed(t), ed(t)
 	k := key.text()
@@ -41,7 +40,8 @@ func TestContent(t *testing.T) {
 		{"all but one", "*,!b " + k, []string{"a", "a.example"}, []string{"*", "!b"}, ""},
 		{"hashed", hashed + " " + k, []string{"a"}, []string{hashed}, ""},
 		{"revoked", "a,b " + k + "\n@revoked a " + k, nil, []string{"a", "b", "@revoked a"}, ""},
-		// Whoever has an authority's private key may sign any, so this is no less strict.
+		// The holder of an authority's private key may sign any key, so this is not less
+		// strict.
 		{"authority", "@cert-authority a " + k, []string{"a"}, []string{"@cert-authority a"}, ""},
 		{"authority and host", "a " + k + "\n@cert-authority a " + k, []string{"a"}, []string{"a", "@cert-authority a"}, ""},
 		{"another marker", "@trusted a " + k, nil, nil, ": line 1: "},
@@ -82,7 +82,7 @@ func TestContent(t *testing.T) {
 	}
 }
 
-// A certificate counts by the authority's word for the node's name.
+// A certificate is valid by its authority for the node's name.
 func TestCertificates(t *testing.T) {
 	key, other := ed(t), ed(t)
 	by, byFake := newKey(t, ssh.KeyAlgoED25519), newKey(t, ssh.KeyAlgoED25519)
@@ -127,7 +127,7 @@ func TestCertificates(t *testing.T) {
 	}
 }
 
-// Pin and Unpin leave to others what is theirs, to the byte.
+// Pin and Unpin do not change the other lines, to the byte.
 func TestPinChangesOneNode(t *testing.T) {
 	key, now := ed(t), ed(t)
 	k, pin := key.text(), "a "+now.text()+"\n"
@@ -182,7 +182,7 @@ func TestPinChangesOneNode(t *testing.T) {
 	}
 }
 
-// ssh-keygen reads what was pinned, and what it writes is read.
+// ssh-keygen reads a pinned file, and its files are read.
 func TestKeygen(t *testing.T) {
 	if _, err := exec.LookPath("ssh-keygen"); err != nil {
 		t.Skip("there is no ssh-keygen here: install openssh-client")
@@ -247,7 +247,7 @@ func TestKeygen(t *testing.T) {
 	}
 }
 
-// FuzzFile: whatever can be read can be changed, and says the same of others.
+// FuzzFile: every readable file can be changed, and the other lines keep their meaning.
 func FuzzFile(f *testing.F) {
 	key, now := ed(f), ed(f)
 	k := key.text()

@@ -1,4 +1,4 @@
-// What the tests share: keys, files and an sshd that shows its keys.
+// Helpers of the tests: keys and files.
 
 package hostkeys
 
@@ -55,7 +55,7 @@ func newKey(t testing.TB, kind string) ssh.Signer {
 // ed makes a host key of the usual type.
 func ed(t testing.TB) Key { return Key{newKey(t, ssh.KeyAlgoED25519).PublicKey()} }
 
-// text is the key as a line of known_hosts has it.
+// text is the key in a line of known_hosts.
 func (k Key) text() string { return knownhosts.Line([]string{"x"}, k.PublicKey)[2:] }
 
 // written is a file of text.

@@ -1,4 +1,4 @@
-// Asking an sshd for its host keys.
+// Tests of reading an sshd's host keys.
 
 package hostkeys
 
@@ -18,7 +18,7 @@ import (
 	"github.com/hawser-project/hawser/auth/hostkeys/hostkeystest"
 )
 
-// An administrator may have compared another key than the one that is shown first.
+// An administrator may have compared another key than the first one.
 func TestScan(t *testing.T) {
 	want := []ssh.Signer{newKey(t, ssh.KeyAlgoRSA), newKey(t, ssh.KeyAlgoECDSA256), newKey(t, ssh.KeyAlgoED25519)}
 	addr, stop := hostkeystest.Serve(t, want[2], want[0], want[1])
@@ -35,7 +35,7 @@ func TestScan(t *testing.T) {
 	}
 }
 
-// An sshd that says nothing is not waited for when nobody waits any more.
+// The wait for a silent sshd ends with the context.
 func TestScanSilence(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -49,8 +49,8 @@ func TestScanSilence(t *testing.T) {
 	}
 }
 
-// The sshd is asked for the certificate that an authority vouches for, and for the
-// key of the type that is pinned, whatever it would rather show.
+// A certificate of an authority, and the key of the pinned type, are requested from the sshd,
+// regardless of its preference.
 func TestShowsWhatIsKnown(t *testing.T) {
 	host, rather, ca := newKey(t, ssh.KeyAlgoED25519), newKey(t, ssh.KeyAlgoECDSA256), newKey(t, ssh.KeyAlgoED25519)
 	signed, err := ssh.NewCertSigner(certify(t, Key{host.PublicKey()}, ca, time.Now().Add(time.Hour), "node-1"), host)
