@@ -1,4 +1,4 @@
-// Fleets: nodes come, go, move and have their keys pinned.
+// Tests of fleets: nodes are added, removed, moved and pinned.
 
 package sshnodes
 
@@ -46,7 +46,7 @@ func sail(t *testing.T, cfg Config) (f *Fleet, stop func()) {
 	return f, stop
 }
 
-// open dials a node that says hello.
+// open dials a node that sends hello.
 func open(t *testing.T, f *Fleet, node string) net.Conn {
 	t.Helper()
 	st, err := f.DialContext(t.Context(), node, "tcp", node+":1")
@@ -67,7 +67,7 @@ func TestFleetPins(t *testing.T) {
 		cfg := l.config()
 		keys := oversshtest.Pinned(nil)
 		cfg.SSH.HostKeys = keys
-		attempts := 0 // written by Run, read when it has ended or before it may begin
+		attempts := 0 // written by Run, read after its end or before its start
 		cfg.SSH.Dial = func(ctx context.Context, network, addr string) (net.Conn, error) {
 			attempts++
 			return l.net.Dial(ctx, network, addr)
@@ -85,7 +85,7 @@ func TestFleetPins(t *testing.T) {
 		}
 		keys.Pin("node-1", l.host)
 		st := open(t, f, "node-1")
-		f.Set("node-1", "sshd:22", "") // nothing new
+		f.Set("node-1", "sshd:22", "") // no change
 		f.Remove("node-1")
 		if _, err := st.Read(make([]byte, 1)); !errors.Is(err, net.ErrClosed) {
 			t.Errorf("read after the node was removed: %v", err)
@@ -101,7 +101,7 @@ func TestFleetPins(t *testing.T) {
 	})
 }
 
-// The sshd dies, with all connections, and comes again.
+// The sshd ends, with all connections, and starts again.
 func TestFleetComesBack(t *testing.T) {
 	l := newLab(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -125,7 +125,7 @@ func TestFleetComesBack(t *testing.T) {
 			t.Errorf("dial without a session: %v", err)
 		}
 		l.serve(t, "sshd:22", hello)
-		time.Sleep(4 * minBackoff) // two waits, if the first was over before it came again
+		time.Sleep(4 * minBackoff) // two waits, if the first ended before the sshd was back
 		st = open(t, f, "node-1")
 		stop()
 		if _, err := st.Read(make([]byte, 1)); !errors.Is(err, net.ErrClosed) {
@@ -142,8 +142,8 @@ func TestFleetComesBack(t *testing.T) {
 	})
 }
 
-// While nobody is there, attempts are spread and bounded, and dials fail at once
-// between them.
+// While there is no sshd, attempts are random and bounded, and dials fail at once between
+// them.
 func TestFleetAttempts(t *testing.T) {
 	l := newLab(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -169,7 +169,7 @@ func TestFleetAttempts(t *testing.T) {
 	})
 }
 
-// A node that shows another key than before is not trusted again.
+// A node with another host key than before is refused.
 func TestFleetHostKeyChanges(t *testing.T) {
 	l, other := newLab(t), newLab(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -189,7 +189,7 @@ func TestFleetHostKeyChanges(t *testing.T) {
 	})
 }
 
-// A node that moves is reached where it is now.
+// A node that moves is dialed at its new address.
 func TestFleetMoves(t *testing.T) {
 	l := newLab(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -207,8 +207,8 @@ func TestFleetMoves(t *testing.T) {
 	})
 }
 
-// A key that is pinned while nobody dials is found, and a node that cannot be
-// dialed is told of once for each reason.
+// A key that is pinned without a dial is found, and a node that cannot be dialed is logged
+// once for each reason.
 func TestFleetChecks(t *testing.T) {
 	l := newLab(t)
 	refuse := make(chan bool, 1)
@@ -260,7 +260,7 @@ func TestFleetChecks(t *testing.T) {
 	})
 }
 
-// Many nodes at a time, with the end of all in between.
+// Many nodes at a time, and the end of the fleet meanwhile.
 func TestFleetEnds(t *testing.T) {
 	l := newLab(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -296,9 +296,9 @@ func TestFleetEnds(t *testing.T) {
 	})
 }
 
-// A node that is not admitted any more loses its connection, with all streams, at once
-// if the fleet is told to look and within seconds if not; it is not dialed before it is
-// admitted again. Other nodes have nothing to do with that.
+// A node that is not admitted any more loses its connection with all streams, at once after
+// Look and else within seconds. It is not dialed before it is admitted again. Other nodes are
+// not affected.
 func TestFleetAdmits(t *testing.T) {
 	l := newLab(t)
 	for _, told := range []bool{true, false} {
@@ -338,7 +338,7 @@ func TestFleetAdmits(t *testing.T) {
 				t.Errorf("its streams ended after %v", took)
 			}
 			n := dials.Load()
-			f.Set("node-1", "sshd:23", "node-1:10250") // it says that it has moved
+			f.Set("node-1", "sshd:23", "node-1:10250") // it has moved
 			_, err := f.DialContext(t.Context(), "node-1", "tcp", "node-1:1")
 			if !errors.Is(err, tunnel.Revoked) || !strings.Contains(err.Error(), "stolen") {
 				t.Errorf("dial of a node that is not admitted: %v", err)
@@ -375,7 +375,7 @@ func TestNewChecks(t *testing.T) {
 	}
 }
 
-// lines are what was logged.
+// lines are the log lines.
 type lines struct {
 	mu sync.Mutex
 	b  strings.Builder // guarded by mu

@@ -20,10 +20,10 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// A lab is a network, and the key that the sshds on it show.
+// A lab is a network, and the host key of the sshds on it.
 type lab struct {
 	net     memnet.Network
-	keyFile string // with which one may log in
+	keyFile string // of the user
 	signer  ssh.Signer
 	host    ssh.PublicKey
 }
@@ -36,13 +36,13 @@ func newLab(t *testing.T) *lab {
 	return l
 }
 
-// config is for a fleet whose node-1 lets one in.
+// config is that of a fleet for the lab's user.
 func (l *lab) config() Config {
 	return Config{SSH: overssh.Config{User: "tester", KeyFile: l.keyFile, HostKeys: oversshtest.Pinned(l.host), Dial: l.net.Dial}}
 }
 
-// serve runs an sshd at addr, which answers channels with answer, until the test ends or
-// until stop.
+// serve runs an sshd at addr, which serves channels by answer, until the test ends or until
+// stop.
 func (l *lab) serve(t *testing.T, addr string, answer func(ssh.NewChannel)) (stop func()) {
 	t.Helper()
 	ln, err := l.net.Listen(t.Context(), "tcp", addr)
@@ -94,7 +94,7 @@ func (l *lab) serve(t *testing.T, addr string, answer func(ssh.NewChannel)) (sto
 	return stop
 }
 
-// hello takes a channel, says hello, and does nothing more until the channel is closed.
+// hello accepts a channel, sends hello, and waits until the channel is closed.
 func hello(nc ssh.NewChannel) {
 	ch, requests, err := nc.Accept()
 	if err != nil {
@@ -105,7 +105,7 @@ func hello(nc ssh.NewChannel) {
 	_ = ch.Close()
 }
 
-// gathered are the counters and gauges, whatever their labels.
+// gathered are the counters and gauges, without their labels.
 func gathered(t *testing.T, reg *prometheus.Registry) map[string]float64 {
 	t.Helper()
 	families, err := reg.Gather()
