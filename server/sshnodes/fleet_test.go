@@ -24,8 +24,8 @@ import (
 	"github.com/hawser-project/hawser/tunnel/overssh/oversshtest"
 )
 
-// sail makes a Fleet of cfg and runs it until the test ends, or until stop.
-func sail(t *testing.T, cfg Config) (f *Fleet, stop func()) {
+// start makes a Fleet of cfg and runs it until the test ends, or until stop.
+func start(t *testing.T, cfg Config) (f *Fleet, stop func()) {
 	t.Helper()
 	f, err := New(cfg)
 	if err != nil {
@@ -72,7 +72,7 @@ func TestFleetPins(t *testing.T) {
 			attempts++
 			return l.net.Dial(ctx, network, addr)
 		}
-		f, stop := sail(t, cfg)
+		f, stop := start(t, cfg)
 		if _, err := f.DialContext(t.Context(), "node-1", "tcp", "node-1:1"); !errors.Is(err, tunnel.NoNode) || !strings.Contains(err.Error(), "node-1 is not reached by ssh") {
 			t.Errorf("a node it knows nothing of: %v", err)
 		}
@@ -109,7 +109,7 @@ func TestFleetComesBack(t *testing.T) {
 		cfg := l.config()
 		reg := prometheus.NewRegistry()
 		cfg.Metrics = reg
-		f, stop := sail(t, cfg)
+		f, stop := start(t, cfg)
 		f.Set("node-1", "sshd:22", "")
 		st := open(t, f, "node-1")
 		if got := gathered(t, reg); got["hawser_ssh_sessions"] != 1 || got["hawser_ssh_streams"] != 1 {
@@ -153,7 +153,7 @@ func TestFleetAttempts(t *testing.T) {
 			attempts++
 			return l.net.Dial(ctx, network, addr)
 		}
-		f, stop := sail(t, cfg)
+		f, stop := start(t, cfg)
 		f.Set("node-1", "sshd:22", "")
 		time.Sleep(time.Hour)
 		synctest.Wait()
@@ -175,7 +175,7 @@ func TestFleetHostKeyChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg := l.config()
 		die := l.serve(t, "sshd:22", hello)
-		f, _ := sail(t, cfg)
+		f, _ := start(t, cfg)
 		f.Set("node-1", "sshd:22", "")
 		_ = open(t, f, "node-1").Close()
 		die()
@@ -195,7 +195,7 @@ func TestFleetMoves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		leave := l.serve(t, "here:22", hello)
 		l.serve(t, "there:22", hello)
-		f, _ := sail(t, l.config())
+		f, _ := start(t, l.config())
 		f.Set("node-1", "here:22", "")
 		st := open(t, f, "node-1")
 		f.Set("node-1", "there:22", "")
@@ -230,7 +230,7 @@ func TestFleetChecks(t *testing.T) {
 		cfg.Metrics = reg
 		var said lines
 		cfg.Log = slog.New(slog.NewTextHandler(&said, nil))
-		f, _ := sail(t, cfg)
+		f, _ := start(t, cfg)
 		f.Set("node-1", "sshd:22", "node-1:10250")
 		time.Sleep(time.Minute)
 		if n := said.count(oversshtest.ErrUnpinned.Error()); n != 1 {
@@ -267,7 +267,7 @@ func TestFleetEnds(t *testing.T) {
 		l.serve(t, "sshd:22", hello)
 		cfg, keys := l.config(), oversshtest.Pinned(nil)
 		cfg.SSH.HostKeys = keys
-		f, stop := sail(t, cfg)
+		f, stop := start(t, cfg)
 		const n = 50
 		var wg sync.WaitGroup
 		for i := range n {
@@ -322,7 +322,7 @@ func TestFleetAdmits(t *testing.T) {
 				}
 				return nil
 			}
-			f, _ := sail(t, cfg)
+			f, _ := start(t, cfg)
 			f.Set("node-1", "sshd:22", "node-1:10250")
 			f.Set("node-2", "sshd:22", "node-2:10250")
 			one, two := open(t, f, "node-1"), open(t, f, "node-2")
