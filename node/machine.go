@@ -3,7 +3,6 @@
 package node
 
 import (
-	"bufio"
 	"bytes"
 	"cmp"
 	"errors"
@@ -14,7 +13,9 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
+	"k8s.io/utils/ptr"
 )
 
 // A machine reads below root, which is / except in tests.
@@ -90,21 +91,16 @@ func (m *machine) number(name string) (int64, error) {
 }
 
 func (m *machine) readMemory(f *facts) error {
-	data, err := os.ReadFile(m.path("proc/meminfo"))
+	proc, err := procfs.NewFS(m.path("proc"))
 	if err != nil {
 		return err
 	}
-	rows := map[string]int64{}
-	for sc := bufio.NewScanner(bytes.NewReader(data)); sc.Scan(); {
-		fields := strings.Fields(sc.Text())
-		if len(fields) < 2 {
-			continue
-		}
-		if n, err := strconv.ParseInt(fields[1], 10, 64); err == nil {
-			rows[strings.TrimSuffix(fields[0], ":")] = n << 10
-		}
+	info, err := proc.Meminfo()
+	if err != nil {
+		return fmt.Errorf("/proc/meminfo: %w", err)
 	}
-	f.memory, f.available, f.swap = rows["MemTotal"], rows["MemAvailable"], rows["SwapTotal"]
+	size := func(n *uint64) int64 { return int64(ptr.Deref(n, 0)) } //nolint:gosec // no machine has 8 EiB
+	f.memory, f.available, f.swap = size(info.MemTotalBytes), size(info.MemAvailableBytes), size(info.SwapTotalBytes)
 	if f.memory == 0 {
 		return errors.New("/proc/meminfo has no MemTotal")
 	}

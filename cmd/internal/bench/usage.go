@@ -7,11 +7,10 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
-	"strconv"
-	"strings"
 	"syscall"
 	"time"
+
+	"github.com/prometheus/procfs"
 )
 
 // A usage is what some processes have used so far.
@@ -61,39 +60,29 @@ func ownCPU() (time.Duration, error) {
 // otherCPU is that of the threads that are there now, which is all of it for a
 // program without threads, as sshd is. The kernel tells it in nanoseconds.
 func otherCPU(pid int) (time.Duration, error) {
-	dir := fmt.Sprintf("/proc/%d/task", pid)
-	threads, err := os.ReadDir(dir)
+	threads, err := procfs.AllThreads(pid)
 	if err != nil {
 		return 0, fmt.Errorf("get resource usage: %w", err)
 	}
 	var sum time.Duration
 	for _, t := range threads {
-		b, err := os.ReadFile(filepath.Join(dir, t.Name(), "schedstat"))
+		s, err := t.Schedstat()
 		if err != nil {
 			return 0, fmt.Errorf("get resource usage: %w", err)
 		}
-		first, _, _ := strings.Cut(string(b), " ")
-		ran, err := strconv.ParseInt(first, 10, 64)
-		if err != nil {
-			return 0, fmt.Errorf("get resource usage: %w", err)
-		}
-		sum += time.Duration(ran)
+		sum += time.Duration(s.RunningNanoseconds) //nolint:gosec // 292 years
 	}
 	return sum, nil
 }
 
 func residentBytes(pid int) (int64, error) {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid))
+	p, err := procfs.NewProc(pid)
 	if err != nil {
 		return 0, fmt.Errorf("get resident memory: %w", err)
 	}
-	f := strings.Fields(string(b))
-	if len(f) < 2 {
-		return 0, fmt.Errorf("get resident memory: /proc/%d/statm has %d fields", pid, len(f))
-	}
-	pages, err := strconv.ParseInt(f[1], 10, 64)
+	s, err := p.Stat()
 	if err != nil {
 		return 0, fmt.Errorf("get resident memory: %w", err)
 	}
-	return pages * int64(os.Getpagesize()), nil
+	return int64(s.ResidentMemory()), nil
 }
