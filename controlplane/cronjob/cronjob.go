@@ -21,7 +21,6 @@ package cronjob
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"sync"
 	"time"
@@ -162,13 +161,5 @@ func (c *Controller) write(ctx context.Context, was, is *batchv1.CronJob) error 
 		return nil
 	}
 	_, err := c.client.BatchV1().CronJobs(is.Namespace).UpdateStatus(ctx, is, metav1.UpdateOptions{})
-	switch {
-	case apierrors.IsNotFound(err):
-		return nil
-	case apierrors.IsConflict(err):
-		return loop.Quiet(err) // it has just been changed: look again
-	case err != nil:
-		return fmt.Errorf("write the status of cron job %s: %w", is.Name, err)
-	}
-	return nil
+	return loop.StatusError("cron job "+is.Name, err)
 }

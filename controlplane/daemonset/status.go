@@ -4,11 +4,9 @@ package daemonset
 
 import (
 	"context"
-	"fmt"
 
 	appsv1 "k8s.io/api/apps/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/hawser-project/hawser/controlplane/children"
@@ -53,14 +51,5 @@ func (c *Controller) write(ctx context.Context, ds *appsv1.DaemonSet, s appsv1.D
 	ds = ds.DeepCopy()
 	ds.Status = s
 	_, err := c.client.AppsV1().DaemonSets(ds.Namespace).UpdateStatus(ctx, ds, metav1.UpdateOptions{})
-	switch {
-	case apierrors.IsNotFound(err):
-		return nil
-	case apierrors.IsConflict(err):
-		// The cache is behind; what is new in it brings another look.
-		return loop.Quiet(err)
-	case err != nil:
-		return fmt.Errorf("write the status of daemon set %s: %w", ds.Name, err)
-	}
-	return nil
+	return loop.StatusError("daemon set "+ds.Name, err)
 }

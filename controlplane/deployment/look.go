@@ -172,14 +172,5 @@ func (c *Controller) write(ctx context.Context, l *look) error {
 		return nil
 	}
 	_, err := c.client.AppsV1().Deployments(l.d.Namespace).UpdateStatus(ctx, l.d, metav1.UpdateOptions{})
-	switch {
-	case apierrors.IsNotFound(err):
-		return nil
-	case apierrors.IsConflict(err):
-		// The cache is behind; what is new in it brings another look.
-		return loop.Quiet(err)
-	case err != nil:
-		return fmt.Errorf("write the status of deployment %s: %w", l.d.Name, err)
-	}
-	return nil
+	return loop.StatusError("deployment "+l.d.Name, err)
 }

@@ -183,13 +183,5 @@ func (c *Controller) write(ctx context.Context, b *policyv1.PodDisruptionBudget,
 	b = b.DeepCopy()
 	b.Status = *s
 	_, err := c.client.PolicyV1().PodDisruptionBudgets(b.Namespace).UpdateStatus(ctx, b, metav1.UpdateOptions{})
-	switch {
-	case apierrors.IsNotFound(err):
-		return nil
-	case apierrors.IsConflict(err):
-		return loop.Quiet(err) // an eviction came in between
-	case err != nil:
-		return fmt.Errorf("write the status of disruption budget %s: %w", b.Name, err)
-	}
-	return nil
+	return loop.StatusError("disruption budget "+b.Name, err)
 }

@@ -4,13 +4,11 @@ package job
 
 import (
 	"context"
-	"fmt"
 	"slices"
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -156,13 +154,8 @@ func (l *look) suspension() {
 func (c *Controller) write(ctx context.Context, stored **batchv1.Job, l *look) error {
 	if !equality.Semantic.DeepEqual((*stored).Status, l.job.Status) {
 		out, err := c.client.BatchV1().Jobs(l.job.Namespace).UpdateStatus(ctx, l.job, metav1.UpdateOptions{})
-		switch {
-		case apierrors.IsNotFound(err):
-			return nil // its pods' finalizers are taken off as those of orphans
-		case apierrors.IsConflict(err):
-			return loop.Quiet(err)
-		case err != nil:
-			return fmt.Errorf("write the status of job %s: %w", l.job.Name, err)
+		if err != nil { // the pods of a job that is gone lose their finalizers as orphans do
+			return loop.StatusError("job "+l.job.Name, err)
 		}
 		*stored, l.job = out, out.DeepCopy()
 		c.mu.Lock()

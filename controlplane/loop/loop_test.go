@@ -21,7 +21,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"go.uber.org/goleak"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/tools/cache"
@@ -360,5 +362,22 @@ func TestQueueBeforeRun(t *testing.T) {
 	cancel()
 	if err := <-ended; err != nil || !slices.Equal(got, []string{"a", "b"}) || len(done) > 0 {
 		t.Errorf("worked on %v and %d more, %v", got, len(done), err)
+	}
+}
+
+// A conflict and a missing object are expected answers to a write of a status.
+func TestStatusError(t *testing.T) {
+	gr := schema.GroupResource{Resource: "things"}
+	for _, err := range []error{nil, apierrors.NewNotFound(gr, "a")} {
+		if got := StatusError("thing a", err); got != nil {
+			t.Errorf("%v: %v", err, got)
+		}
+	}
+	if got := StatusError("thing a", apierrors.NewConflict(gr, "a", errors.New("changed"))); !IsQuiet(got) {
+		t.Errorf("conflict: %v", got)
+	}
+	broken := errors.New("broken")
+	if got := StatusError("thing a", broken); IsQuiet(got) || !errors.Is(got, broken) || got.Error() != "write the status of thing a: broken" {
+		t.Errorf("another error: %v", got)
 	}
 }

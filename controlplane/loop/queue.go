@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/util/workqueue"
 )
 
@@ -60,6 +61,19 @@ func (e *quietError) Unwrap() error { return e.error }
 func IsQuiet(err error) bool {
 	var quiet *quietError
 	return errors.As(err, &quiet)
+}
+
+// StatusError returns the error of a Reconcile for err, the API server's answer to a write
+// of an object's status. what names the object. It is nil if the object does not exist any
+// more. A conflict is Quiet: the cache is behind, and its next change causes a retry.
+func StatusError(what string, err error) error {
+	switch {
+	case err == nil, apierrors.IsNotFound(err):
+		return nil
+	case apierrors.IsConflict(err):
+		return Quiet(err)
+	}
+	return fmt.Errorf("write the status of %s: %w", what, err)
 }
 
 // NewQueue returns a queue. It starts nothing; Run may be called once.

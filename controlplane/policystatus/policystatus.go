@@ -8,7 +8,6 @@ package policystatus
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"time"
 
@@ -78,13 +77,5 @@ func (c *Controller) sync(ctx context.Context, name string) (time.Duration, erro
 	p.Status.TypeChecking = &admissionv1.TypeChecking{ExpressionWarnings: c.types.Check(p)}
 	p.Status.ObservedGeneration = p.Generation
 	_, err = c.client.AdmissionregistrationV1().ValidatingAdmissionPolicies().UpdateStatus(ctx, p, metav1.UpdateOptions{})
-	switch {
-	case apierrors.IsNotFound(err):
-		return 0, nil
-	case apierrors.IsConflict(err):
-		return 0, loop.Quiet(err) // it has just been changed: check it again
-	case err != nil:
-		return 0, fmt.Errorf("write the status of policy %s: %w", name, err)
-	}
-	return 0, nil
+	return 0, loop.StatusError("policy "+name, err)
 }

@@ -4,14 +4,12 @@ package replicaset
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
@@ -84,14 +82,5 @@ func (c *Controller) write(ctx context.Context, rs *appsv1.ReplicaSet, s appsv1.
 	rs = rs.DeepCopy()
 	rs.Status = s
 	_, err := c.client.AppsV1().ReplicaSets(rs.Namespace).UpdateStatus(ctx, rs, metav1.UpdateOptions{})
-	switch {
-	case apierrors.IsNotFound(err):
-		return nil
-	case apierrors.IsConflict(err):
-		// The cache is behind; what is new in it brings another look.
-		return loop.Quiet(err)
-	case err != nil:
-		return fmt.Errorf("write the status of replica set %s: %w", rs.Name, err)
-	}
-	return nil
+	return loop.StatusError("replica set "+rs.Name, err)
 }

@@ -18,7 +18,6 @@ package resourcequota
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -156,13 +155,8 @@ func (r *run) sync(ctx context.Context, key string) (time.Duration, error) {
 	q = q.DeepCopy()
 	q.Status = status
 	_, err = r.client.CoreV1().ResourceQuotas(ns).UpdateStatus(ctx, q, metav1.UpdateOptions{})
-	switch {
-	case apierrors.IsNotFound(err):
-		return 0, nil
-	case apierrors.IsConflict(err):
-		return 0, loop.Quiet(err) // it has just been charged: count again
-	case err != nil:
-		return 0, fmt.Errorf("write the status of quota %s: %w", key, errors.Join(err, uncounted))
+	if err != nil { // also after a conflict: it has been charged meanwhile
+		return 0, loop.StatusError("quota "+key, err)
 	}
 	return r.cfg.Recheck, uncounted
 }

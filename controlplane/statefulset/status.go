@@ -4,11 +4,9 @@ package statefulset
 
 import (
 	"context"
-	"fmt"
 
 	appsv1 "k8s.io/api/apps/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
@@ -61,14 +59,5 @@ func (c *Controller) write(ctx context.Context, set *appsv1.StatefulSet, s appsv
 	set = set.DeepCopy()
 	set.Status = s
 	_, err := c.client.AppsV1().StatefulSets(set.Namespace).UpdateStatus(ctx, set, metav1.UpdateOptions{})
-	switch {
-	case apierrors.IsNotFound(err):
-		return nil
-	case apierrors.IsConflict(err):
-		// The cache is behind; what is new in it brings another look.
-		return loop.Quiet(err)
-	case err != nil:
-		return fmt.Errorf("write the status of stateful set %s: %w", set.Name, err)
-	}
-	return nil
+	return loop.StatusError("stateful set "+set.Name, err)
 }
