@@ -34,6 +34,7 @@ import (
 	"k8s.io/client-go/tools/record"
 	pdbhelper "k8s.io/component-helpers/apps/poddisruptionbudget"
 
+	"github.com/hawser-project/hawser/controlplane/children"
 	"github.com/hawser-project/hawser/controlplane/loop"
 )
 
@@ -185,7 +186,7 @@ func (c *Controller) sums(b *policyv1.PodDisruptionBudget) (*policyv1.PodDisrupt
 	disrupted, again := c.disrupted(b, pods, time.Now())
 	healthy := 0
 	for _, p := range pods {
-		if _, going := disrupted[p.Name]; !going && p.DeletionTimestamp == nil && ready(p) {
+		if _, going := disrupted[p.Name]; !going && p.DeletionTimestamp == nil && children.Ready(p) {
 			healthy++
 		}
 	}
@@ -199,15 +200,6 @@ func (c *Controller) sums(b *policyv1.PodDisruptionBudget) (*policyv1.PodDisrupt
 	conditioned := &policyv1.PodDisruptionBudget{Status: *s}
 	pdbhelper.UpdateDisruptionAllowedCondition(conditioned)
 	return &conditioned.Status, again, nil
-}
-
-func ready(p *corev1.Pod) bool {
-	for i := range p.Status.Conditions {
-		if c := &p.Status.Conditions[i]; c.Type == corev1.PodReady {
-			return c.Status == corev1.ConditionTrue
-		}
-	}
-	return false
 }
 
 // disrupted returns those of the pods noted in b that still count as gone

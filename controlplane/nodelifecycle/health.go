@@ -14,6 +14,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	nodeutil "k8s.io/component-helpers/node/util"
 )
 
 // Reasons and messages of conditions that this controller sets.
@@ -171,12 +172,8 @@ func unknown(c *corev1.NodeCondition, now time.Time) bool {
 
 // readyCondition returns the node's Ready condition, or nil.
 func readyCondition(node *corev1.Node) *corev1.NodeCondition {
-	for i := range node.Status.Conditions {
-		if c := &node.Status.Conditions[i]; c.Type == corev1.NodeReady {
-			return c
-		}
-	}
-	return nil
+	_, c := nodeutil.GetNodeCondition(&node.Status, corev1.NodeReady)
+	return c
 }
 
 // readiness is the status of the node's Ready condition; empty: it has none.

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	nodeutil "k8s.io/component-helpers/node/util"
 )
 
 // A reason is why a pod is removed, as the metrics call it.
@@ -84,9 +85,8 @@ func outOfService(pods []*corev1.Pod, nodes map[string]*corev1.Node) []removal {
 }
 
 func ready(n *corev1.Node) bool {
-	return slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
-		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
-	})
+	_, c := nodeutil.GetNodeCondition(&n.Status, corev1.NodeReady)
+	return c != nil && c.Status == corev1.ConditionTrue
 }
 
 // orphaned returns the pods of nodes that are gone.
