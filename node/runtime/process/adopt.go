@@ -27,7 +27,7 @@ func lost(s *spec) record {
 		return rec
 	}
 	s.Cgroup.kill()
-	killLeft(s, &rec)
+	killRemaining(s, &rec)
 	rec.State = runtime.Exited
 	rec.StartedAt = cmp.Or(rec.StartedAt, s.CreatedAt)
 	rec.EndedAt = time.Now()
@@ -46,7 +46,7 @@ func (r *Runtime) adoptAll(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("look for containers: %w", err)
 	}
-	defer r.tellNewer()
+	defer r.logHeld()
 	for _, e := range entries {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
@@ -103,7 +103,7 @@ func (r *Runtime) adoptDead(s *spec) {
 func (r *Runtime) adoptLive(ctx context.Context, s *spec) error {
 	conn, rec, err := watchShim(s.Dir)
 	if err != nil {
-		return r.adoptMute(ctx, s, err)
+		return r.adoptUnresponsive(ctx, s, err)
 	}
 	if rec.Version > version {
 		_ = conn.Close()
@@ -142,10 +142,10 @@ func watchShim(dir string) (*conn, *record, error) {
 	return conn, rep.Record, nil
 }
 
-// adoptMute handles a live shim that does not answer. If the container has ended, the
+// adoptUnresponsive handles a live shim that does not answer. If the container has ended, the
 // shim is about to end. Else the shim is stuck, and is killed with its container, because
 // the container could not be stopped otherwise.
-func (r *Runtime) adoptMute(ctx context.Context, s *spec, cause error) error {
+func (r *Runtime) adoptUnresponsive(ctx context.Context, s *spec, cause error) error {
 	var rec record
 	if err := readJSON(filepath.Join(s.Dir, statusName), &rec); err != nil || rec.State != runtime.Exited {
 		r.log.Warn("killing a shim that does not answer", "container", s.ID, "err", cause)
@@ -206,8 +206,8 @@ func (r *Runtime) followLock(c *container) {
 	}
 }
 
-// tellNewer logs one line about the held containers.
-func (r *Runtime) tellNewer() {
+// logHeld logs one line about the held containers.
+func (r *Runtime) logHeld() {
 	held, newest := 0, 0
 	r.mu.Lock()
 	for _, c := range r.containers {

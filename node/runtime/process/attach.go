@@ -282,7 +282,7 @@ func (s *shim) startExec(c *conn, req *request) (p started, master *os.File, err
 			cmd.files[i] = fd
 		}
 	}
-	s.launch.giveAway(cmd)
+	s.launch.chownPipes(cmd)
 	p, err = s.reaper.start(path, req.Argv, s.launch.attributes(cmd, env))
 	if err != nil {
 		if master != nil {

@@ -131,18 +131,18 @@ func hasMark(environ []byte, id string) bool {
 	return false
 }
 
-// killPasses bounds the passes of killLeft: processes may start others while they are
+// killPasses bounds the passes of killRemaining: processes may start others while they are
 // being killed.
 const killPasses = 20
 
-// killLeft kills the processes of a container without namespaces whose shim has died:
+// killRemaining kills the processes of a container without namespaces whose shim has died:
 // those with its mark, and those of its session if the session is still the container's.
-func killLeft(s *spec, r *record) {
+func killRemaining(s *spec, r *record) {
 	if s.Isolation != None || !r.sameBoot() {
 		return
 	}
 	for range killPasses {
-		left, sure := leftOf(s.ID, r, processes())
+		left, sure := remainingOf(s.ID, r, processes())
 		if len(left) == 0 && sure {
 			return
 		}
@@ -153,11 +153,11 @@ func killLeft(s *spec, r *record) {
 	}
 }
 
-// leftOf finds the processes of a container among all. The kernel does not reuse a
+// remainingOf finds the processes of a container among all. The kernel does not reuse a
 // session's number while a process is in it, so that one process of the container in it
 // identifies the session as the container's. sure is false while the environment of a
 // process cannot be read.
-func leftOf(id string, r *record, all []procfs.ProcStat) (left []procfs.ProcStat, sure bool) {
+func remainingOf(id string, r *record, all []procfs.ProcStat) (left []procfs.ProcStat, sure bool) {
 	var session []procfs.ProcStat
 	ours := false
 	sure = true

@@ -260,9 +260,9 @@ func (l *launch) attributes(c command, env []string) *syscall.ProcAttr {
 	}
 }
 
-// giveAway makes the command's user the owner of its pipes, so that the command can
+// chownPipes makes the command's user the owner of its pipes, so that the command can
 // also open them by name (/dev/stdout).
-func (l *launch) giveAway(c command) {
+func (l *launch) chownPipes(c command) {
 	for _, fd := range c.files {
 		var st unix.Stat_t
 		if unix.Fstat(fd, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFIFO {

@@ -60,11 +60,11 @@ func (r *Runtime) DialPod(ctx context.Context, id runtime.PodID, port uint16, de
 
 // The reasons for not connecting to a port.
 var (
-	errForeign = errors.New("what listens there is not a process of the pod, and pods of this node share its addresses")
-	errUntold  = errors.New("it cannot be told whether it is the pod's: name it among the containerPorts")
+	errForeign      = errors.New("what listens there is not a process of the pod, and pods of this node share its addresses")
+	errOwnerUnknown = errors.New("it cannot be told whether it is the pod's: name it among the containerPorts")
 )
 
-func isForeign(err error) bool { return errors.Is(err, errForeign) || errors.Is(err, errUntold) }
+func isForeign(err error) bool { return errors.Is(err, errForeign) || errors.Is(err, errOwnerUnknown) }
 
 // A portOwner checks whether a pod listens on a port.
 type portOwner struct {
@@ -101,7 +101,7 @@ func (o *portOwner) dial(ctx context.Context, to netip.AddrPort) (net.Conn, erro
 func (o *portOwner) check(ctx context.Context, at netip.AddrPort) (listens bool, err error) {
 	inodes, err := listening("/proc", at)
 	if err != nil {
-		return true, o.untold(err)
+		return true, o.ownerUnknown(err)
 	}
 	if len(inodes) == 0 {
 		return false, nil
@@ -127,18 +127,18 @@ func (o *portOwner) check(ctx context.Context, at netip.AddrPort) (listens bool,
 		}
 	}
 	if denied != nil {
-		return true, o.untold(denied)
+		return true, o.ownerUnknown(denied)
 	}
 	return true, errForeign
 }
 
-// untold is used if err prevents finding the owner of a port: then the port is allowed
+// ownerUnknown is used if err prevents finding the owner of a port: then the port is allowed
 // if the pod's spec declares it.
-func (o *portOwner) untold(err error) error {
+func (o *portOwner) ownerUnknown(err error) error {
 	if o.declared {
 		return nil
 	}
-	return fmt.Errorf("%w (%w)", errUntold, err)
+	return fmt.Errorf("%w (%w)", errOwnerUnknown, err)
 }
 
 // notOpen returns those of a list of sockets that a process does not have open.

@@ -165,10 +165,10 @@ func TestDialPodOfEnded(t *testing.T) {
 // TestPortsUntold: if the owner of a port cannot be found, a declared port counts as the
 // pod's.
 func TestPortsUntold(t *testing.T) {
-	if err := (&portOwner{declared: true}).untold(fs.ErrPermission); err != nil {
+	if err := (&portOwner{declared: true}).ownerUnknown(fs.ErrPermission); err != nil {
 		t.Errorf("declared: %v", err)
 	}
-	if err := (&portOwner{}).untold(fs.ErrPermission); !errors.Is(err, errUntold) || !strings.Contains(err.Error(), "containerPorts") {
+	if err := (&portOwner{}).ownerUnknown(fs.ErrPermission); !errors.Is(err, errOwnerUnknown) || !strings.Contains(err.Error(), "containerPorts") {
 		t.Errorf("not declared: %v", err)
 	}
 }

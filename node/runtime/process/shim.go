@@ -208,7 +208,7 @@ func (s *shim) start() error {
 	if err != nil {
 		return cannotRun(err)
 	}
-	s.launch.giveAway(io.command)
+	s.launch.chownPipes(io.command)
 	s.main, err = s.reaper.start(path, c.Argv, s.launch.attributes(io.command, s.launch.env))
 	io.closeChild()
 	if err != nil {
