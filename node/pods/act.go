@@ -112,14 +112,14 @@ func (w *worker) prepare(now time.Time) {
 			})
 		}
 		return func() {
-			w.keptWith(kept)
+			w.logInputs(kept)
 			w.preparedWith(st, err)
 		}
 	})
 }
 
-// keptWith logs once that the inputs of containers could not be written to disk.
-func (w *worker) keptWith(err error) {
+// logInputs logs once that the inputs of containers could not be written to disk.
+func (w *worker) logInputs(err error) {
 	text := ""
 	if err != nil {
 		text = err.Error()
@@ -181,7 +181,7 @@ func (w *worker) start(f *fact) {
 		res := w.startAttempt(ctx, pod, spec, next, ips, facts)
 		return func() {
 			cancelled := ctx.Err() != nil
-			w.keptWith(res.kept)
+			w.logInputs(res.kept)
 			cancel()
 			c.startCancel = nil
 			w.startedWith(spec, c, next, delay, res, cancelled)

@@ -19,9 +19,9 @@ import (
 	"github.com/hawser-project/hawser/node/volumes"
 )
 
-// whereabouts returns the variables by which programs in a pod find the API server, at
+// apiServerVars returns the variables by which programs in a pod find the API server, at
 // HOST:PORT. client-go reads them to detect that it runs in a cluster.
-func whereabouts(apiServer string) (map[string]string, error) {
+func apiServerVars(apiServer string) (map[string]string, error) {
 	env := map[string]string{}
 	if apiServer == "" {
 		return env, nil

@@ -134,7 +134,7 @@ func (p prober) run(ctx context.Context, started bool, ready *bool) {
 			probes.Run(ctx, probe, p.target, p.since, nil, func(r probes.Report) bool {
 				p.failed("Liveness", r)
 				if r.Changed && !r.OK {
-					p.tell(ctx, func() { p.give("liveness probe", probe) })
+					p.tell(ctx, func() { p.markUnhealthy("liveness probe", probe) })
 				}
 				return !r.Changed || r.OK
 			})
@@ -167,7 +167,7 @@ func (p prober) startup(ctx context.Context) bool {
 		if ok {
 			p.tell(ctx, func() { p.c.started = true })
 		} else {
-			p.tell(ctx, func() { p.give("startup probe", probe) })
+			p.tell(ctx, func() { p.markUnhealthy("startup probe", probe) })
 		}
 		return false
 	})
@@ -183,8 +183,8 @@ func (p prober) tell(ctx context.Context, f func()) {
 	})
 }
 
-// give records that the attempt must be replaced.
-func (p prober) give(what string, probe *corev1.Probe) {
+// markUnhealthy records that the attempt must be replaced.
+func (p prober) markUnhealthy(what string, probe *corev1.Probe) {
 	p.c.unhealthy = what
 	if s := probe.TerminationGracePeriodSeconds; s != nil {
 		grace := time.Duration(*s) * time.Second

@@ -69,7 +69,7 @@ func mirrorOf(pod *corev1.Pod, node *corev1.Node) *corev1.Pod {
 
 // A pace is the back-off of the writes of one mirror.
 type pace struct {
-	attempt
+	retry
 	told string // why the last one failed, as logged
 }
 

@@ -368,7 +368,7 @@ func TestWhereabouts(t *testing.T) {
 		"server.example.com:64": "HOSTNAME=a KUBERNETES_SERVICE_HOST=server.example.com KUBERNETES_SERVICE_PORT=1 KUBERNETES_SERVICE_PORT_HTTPS=64 X=server.example.com-1",
 		"[2001:db8::1]:6443":    "HOSTNAME=a KUBERNETES_SERVICE_HOST=2001:db8::1 KUBERNETES_SERVICE_PORT=1 KUBERNETES_SERVICE_PORT_HTTPS=6443 X=2001:db8::1-1",
 	} {
-		known, err := whereabouts(addr)
+		known, err := apiServerVars(addr)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -385,7 +385,7 @@ func TestWhereabouts(t *testing.T) {
 			t.Errorf("%q: %q, want %q", addr, got, want)
 		}
 	}
-	if _, err := whereabouts("nonsense"); err == nil {
+	if _, err := apiServerVars("nonsense"); err == nil {
 		t.Error("nonsense is an address")
 	}
 }

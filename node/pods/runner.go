@@ -91,15 +91,15 @@ type Runner struct {
 	places  places
 	objects *objects
 	volumes *volumes.Set
-	// whereabouts are variables of each container, which its spec may override.
-	whereabouts map[string]string
-	lister      lister
-	writes      chan struct{} // tokens of writes to the API under way
-	removals    chan struct{} // tokens of removals of containers under way
-	source      *source
-	wake        chan struct{}
-	mirroring   chan struct{} // wakes keepMirrors
-	recalled    chan struct{} // closed once the pods of an earlier run are known
+	// apiServerVars are variables of each container, which its spec may override.
+	apiServerVars map[string]string
+	lister        lister
+	writes        chan struct{} // tokens of writes to the API under way
+	removals      chan struct{} // tokens of removals of containers under way
+	source        *source
+	wake          chan struct{}
+	mirroring     chan struct{} // wakes keepMirrors
+	recalled      chan struct{} // closed once the pods of an earlier run are known
 
 	mu      sync.Mutex
 	workers map[types.UID]*worker
@@ -155,27 +155,27 @@ func New(cfg Config) (*Runner, error) {
 	if cfg.HostIPs == nil {
 		cfg.HostIPs = func() []string { return nil }
 	}
-	known, err := whereabouts(cfg.APIServer)
+	known, err := apiServerVars(cfg.APIServer)
 	if err != nil {
 		return nil, fmt.Errorf("pods: Config.APIServer: %w", err)
 	}
 	r := &Runner{
-		whereabouts: known,
-		cfg:         cfg,
-		log:         cfg.Log,
-		places:      places{dir: cfg.Dir},
-		objects:     newObjects(cfg.API, cfg.ObjectTTL),
-		lister:      lister{list: cfg.Runtime.Containers},
-		writes:      make(chan struct{}, maxWrites),
-		removals:    make(chan struct{}, maxRemovals),
-		wake:        make(chan struct{}, 1),
-		mirroring:   make(chan struct{}, 1),
-		recalled:    make(chan struct{}),
-		workers:     map[types.UID]*worker{},
-		ended:       map[types.UID]bool{},
-		known:       map[types.UID]checkpoint{},
-		traces:      map[types.UID]runtime.PodID{},
-		held:        map[types.UID]bool{},
+		apiServerVars: known,
+		cfg:           cfg,
+		log:           cfg.Log,
+		places:        places{dir: cfg.Dir},
+		objects:       newObjects(cfg.API, cfg.ObjectTTL),
+		lister:        lister{list: cfg.Runtime.Containers},
+		writes:        make(chan struct{}, maxWrites),
+		removals:      make(chan struct{}, maxRemovals),
+		wake:          make(chan struct{}, 1),
+		mirroring:     make(chan struct{}, 1),
+		recalled:      make(chan struct{}),
+		workers:       map[types.UID]*worker{},
+		ended:         map[types.UID]bool{},
+		known:         map[types.UID]checkpoint{},
+		traces:        map[types.UID]runtime.PodID{},
+		held:          map[types.UID]bool{},
 	}
 	r.removing = map[types.UID][]string{}
 	r.volumes = volumes.New(r.places.pods(), nil) // only removes

@@ -211,8 +211,8 @@ func (s *situation) hasSucceeded() bool {
 	return true
 }
 
-// tellDown closes the channels of the pod's ending.
-func (w *worker) tellDown(s situation) {
+// reportEnding closes the channels of the pod's ending.
+func (w *worker) reportEnding(s situation) {
 	if w.down == nil || !w.ended || !s.quiet() {
 		return
 	}

@@ -73,8 +73,8 @@ type worker struct {
 	containers map[string]*container
 	facts      []fact
 	sandbox    preparation
-	apiWrite   attempt
-	removal    attempt
+	apiWrite   retry
+	removal    retry
 	garbage    []runtime.ContainerStatus // the containers that are still to be removed
 	discarding context.CancelFunc        // not nil while one of them is being removed
 	// discardFailed is whether a failed removal of one of them was logged.
@@ -83,24 +83,24 @@ type worker struct {
 	next          time.Time
 }
 
-// An attempt is the back-off timer of one operation that is retried until it succeeds.
-type attempt struct {
+// A retry is the back-off timer of one operation that is retried until it succeeds.
+type retry struct {
 	busy  bool
 	delay time.Duration
 	at    time.Time // not before
 }
 
 // failed doubles the delay up to limit.
-func (a *attempt) failed(now time.Time, limit time.Duration) {
-	a.delay = min(max(2*a.delay, 500*time.Millisecond), limit)
-	a.at = now.Add(a.delay)
+func (r *retry) failed(now time.Time, limit time.Duration) {
+	r.delay = min(max(2*r.delay, 500*time.Millisecond), limit)
+	r.at = now.Add(r.delay)
 }
 
-func (a *attempt) succeeded() { a.delay, a.at = 0, time.Time{} }
+func (r *retry) succeeded() { r.delay, r.at = 0, time.Time{} }
 
 // A preparation is the progress of making volumes and sandbox.
 type preparation struct {
-	attempt
+	retry
 	done      bool
 	tried     bool
 	ips       []string
@@ -292,7 +292,7 @@ func (w *worker) step(now time.Time) bool {
 		return w.left(s)
 	}
 	w.report(s, in)
-	w.tellDown(s)
+	w.reportEnding(s)
 	w.discardNext(s)
 	return w.finish(s)
 }

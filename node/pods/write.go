@@ -42,7 +42,7 @@ func statusPatch(uid types.UID, from, to *corev1.PodStatus) ([]byte, error) {
 
 // due reports whether an operation may be tried now. If not, the loop looks again at the
 // time when it may.
-func (w *worker) due(a *attempt, now time.Time) bool {
+func (w *worker) due(a *retry, now time.Time) bool {
 	if a.busy {
 		return false
 	}
