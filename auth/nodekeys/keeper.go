@@ -123,7 +123,7 @@ func (k *Keeper) Admit(ctx context.Context, name string, key Key) error {
 	case k.cfg.Vouched:
 		return k.vouched(ctx, name, key, h)
 	}
-	return k.doubt(ctx, name, key, h)
+	return k.recheck(ctx, name, key, h)
 }
 
 // AdmitPods returns nil if the credentials of the node's pods are admitted: unless the
@@ -156,9 +156,9 @@ func (k *Keeper) holder(name string) *holder {
 	return k.names[name]
 }
 
-// doubt reads the record of a key that does not hold its name by the memory: a node may
+// recheck reads the record of a key that does not hold its name by the memory: a node may
 // use its new certificate before the watch has delivered the record.
-func (k *Keeper) doubt(ctx context.Context, name string, key Key, h *holder) error {
+func (k *Keeper) recheck(ctx context.Context, name string, key Key, h *holder) error {
 	if h != nil && h.gone || !k.mayAsk(question{name, key}, time.Now()) {
 		return h.verdict(name, key)
 	}
@@ -234,8 +234,8 @@ func (k *Keeper) wait(ctx context.Context) error {
 	}
 }
 
-// judge makes the holder of a record.
-func judge(r *Record) *holder {
+// holderOf makes the holder of a record.
+func holderOf(r *Record) *holder {
 	h := &holder{record: r, node: r.NodeUID}
 	remedy := fmt.Sprintf("\"hawser node allow %s\" on the server, and a join token, let this machine join anew", r.Name)
 	switch {
@@ -387,7 +387,7 @@ func (k *Keeper) learn(m *corev1.ConfigMap) {
 	if old != nil && old.record.object == r.object && r.version < old.record.version {
 		return // it was read before the watch delivered it
 	}
-	h := judge(r)
+	h := holderOf(r)
 	switch {
 	case old != nil && old.gone && old.record.object == r.object:
 		h = h.deleted(m.Name)

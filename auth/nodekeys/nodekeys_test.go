@@ -410,7 +410,7 @@ func FuzzRecord(f *testing.F) {
 		if err != nil {
 			return
 		}
-		h := judge(r)
+		h := holderOf(r)
 		if len(r.Keys) > maxKeys || r.Revoked != nil && h.holds(number(1)) || r.State(time.Now()) == "" {
 			t.Errorf("%q became %+v", text, r)
 		}
@@ -426,7 +426,7 @@ func FuzzRecord(f *testing.F) {
 func BenchmarkAdmit(b *testing.B) {
 	k := &Keeper{ready: make(chan struct{}), names: map[string]*holder{}}
 	close(k.ready)
-	k.names["a"] = judge(&Record{Name: "a", Keys: []Held{{Key: number(1)}, {Key: number(2)}}})
+	k.names["a"] = holderOf(&Record{Name: "a", Keys: []Held{{Key: number(1)}, {Key: number(2)}}})
 	b.ReportAllocs()
 	for b.Loop() {
 		if k.Admit(b.Context(), "a", number(2)) != nil {
@@ -439,7 +439,7 @@ func BenchmarkAdmit(b *testing.B) {
 func TestAdmitAllocatesNothing(t *testing.T) {
 	k := &Keeper{ready: make(chan struct{}), names: map[string]*holder{}}
 	close(k.ready)
-	k.names["a"] = judge(&Record{Name: "a", Keys: []Held{{Key: number(1)}}})
+	k.names["a"] = holderOf(&Record{Name: "a", Keys: []Held{{Key: number(1)}}})
 	ctx := t.Context()
 	if n := testing.AllocsPerRun(100, func() { _ = k.Admit(ctx, "a", number(1)) }); n > 0 {
 		t.Errorf("%v allocations", n)
