@@ -19,6 +19,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/hawser-project/hawser/e2e/await"
 )
 
 // settle is how long a program is left alone before its memory is read.
@@ -37,7 +39,7 @@ func BenchmarkServerReady(b *testing.B) {
 		dir := filepath.Join(b.TempDir(), "data")
 		began := time.Now()
 		cmd := exec.Command(filepath.Join(under, "hawser"), "server", "--data-dir", dir, "--bind-address", "127.0.0.1",
-			"--secure-port", strconv.Itoa(freePort(b)), "--connect-port", "0")
+			"--secure-port", strconv.Itoa(await.FreePort(b)), "--connect-port", "0")
 		stop := startReady(b, cmd)
 		ready += time.Since(began)
 		b.StopTimer()

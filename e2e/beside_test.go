@@ -29,6 +29,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
+	"github.com/hawser-project/hawser/e2e/await"
 	"github.com/hawser-project/hawser/tunnel/qmux"
 )
 
@@ -102,7 +103,7 @@ func auditFlags(t *testing.T) (flags []string, log string) {
 func newBeside(t *testing.T, c *cluster, log string) *besideHub {
 	t.Helper()
 	return &besideHub{
-		front: &front{c, filepath.Join(c.dir, "hub.sock")}, data: filepath.Join(c.dir, "hub"), port: freePort(t), health: freePort(t), connectPort: freePort(t),
+		front: &front{c, filepath.Join(c.dir, "hub.sock")}, data: filepath.Join(c.dir, "hub"), port: await.FreePort(t), health: await.FreePort(t), connectPort: await.FreePort(t),
 		audit: log, kube: filepath.Join(c.dir, "hub.kubeconfig"),
 	}
 }
@@ -410,7 +411,7 @@ func (h *besideHub) copied(t *testing.T) []string {
 	must(t, os.WriteFile(filepath.Join(dir, "identity"), id, 0o600))
 	must(t, os.WriteFile(filepath.Join(dir, "server.lock"), nil, 0o600))
 	args := h.args(t, dir)
-	for flag, port := range map[string]int{"--secure-port": freePort(t), "--health-port": freePort(t), "--connect-port": freePort(t)} {
+	for flag, port := range map[string]int{"--secure-port": await.FreePort(t), "--health-port": await.FreePort(t), "--connect-port": await.FreePort(t)} {
 		for i := range args {
 			if args[i] == flag {
 				args[i+1] = strconv.Itoa(port)

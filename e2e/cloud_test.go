@@ -24,6 +24,8 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/tools/clientcmd/api"
 	"k8s.io/utils/ptr"
+
+	"github.com/hawser-project/hawser/e2e/await"
 )
 
 // balancerAddr is where the server listens for Services.
@@ -56,7 +58,7 @@ func startCloud(t *testing.T) *cloud {
 	conf, config := c.account(t), filepath.Join(c.dir, "cloud-config.yaml")
 	must(t, os.WriteFile(config, []byte("configMap: kube-system/hawser-machines\n"), 0o600))
 	for i := range c.health {
-		c.health[i] = freePort(t)
+		c.health[i] = await.FreePort(t)
 		base := filepath.Join(c.dir, fmt.Sprintf("ccm-%d", i))
 		run(t, []string{
 			filepath.Join(under, "hawser-ccm"), "--kubeconfig", conf, "--authentication-kubeconfig", conf, "--authorization-kubeconfig", conf,
@@ -231,7 +233,7 @@ func (c *cloud) takesOver(t *testing.T) {
 // balances: a Service of type LoadBalancer gets an address at which its pods answer, each
 // on a node that nobody reaches but through the tunnel.
 func (c *cloud) balances(t *testing.T) {
-	port, target := freePort(t), freePort(t)
+	port, target := await.FreePort(t), await.FreePort(t)
 	for _, name := range []string{"echo-1", "echo-2"} {
 		c.roleInPodWith(t, name, fmt.Sprintf(`,"ports":[{"containerPort":%d}]`, target), `,"nodeName":"node-`+name[len(name)-1:]+`"`, fmt.Sprintf("echo-server :%d", target))
 		c.mustKubectl(t, "", "label", "pod", name, "app=echo")

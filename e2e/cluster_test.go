@@ -48,7 +48,7 @@ type cluster struct {
 // left running.
 func startUp(t testing.TB, args ...string) *cluster {
 	t.Helper()
-	c := &cluster{dir: shortTempDir(t), port: freePort(t)}
+	c := &cluster{dir: shortTempDir(t), port: await.FreePort(t)}
 	c.start(t, args...)
 	return c
 }
@@ -336,11 +336,6 @@ func shortTempDir(t testing.TB) string {
 		}
 	})
 	return dir
-}
-
-func freePort(t testing.TB) int {
-	t.Helper()
-	return await.FreePort(t)
 }
 
 // lines collects output and tells of more.

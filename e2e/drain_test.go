@@ -15,6 +15,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/hawser-project/hawser/e2e/await"
 )
 
 // A lone server is one without nodes.
@@ -29,7 +31,7 @@ type lone struct {
 func startLone(t *testing.T, dir string, args ...string) *lone {
 	t.Helper()
 	under, _ := bin(t)
-	port, log := freePort(t), &lines{}
+	port, log := await.FreePort(t), &lines{}
 	s := &lone{dir: dir, ended: make(chan struct{})}
 	s.addr = "127.0.0.1:" + strconv.Itoa(port)
 	s.Cmd = exec.Command(filepath.Join(under, "hawser"), append([]string{

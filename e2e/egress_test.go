@@ -23,6 +23,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	konnectivity "sigs.k8s.io/apiserver-network-proxy/konnectivity-client/pkg/client"
+
+	"github.com/hawser-project/hawser/e2e/await"
 )
 
 // TestEgressSelector has a kubelet's API reached through each front end, as the printed
@@ -31,7 +33,7 @@ func TestEgressSelector(t *testing.T) {
 	t.Parallel()
 	dir := shortTempDir(t)
 	file := func(name string) string { return filepath.Join(dir, name) }
-	port, grpcPort := strconv.Itoa(freePort(t)), strconv.Itoa(freePort(t))
+	port, grpcPort := strconv.Itoa(await.FreePort(t)), strconv.Itoa(await.FreePort(t))
 	configs := map[string][]string{
 		"grpc":    {"--protocol=grpc", "--uds=" + file("k")},
 		"connect": {"--uds=" + file("c")},

@@ -26,6 +26,7 @@ import (
 	"github.com/creack/pty"
 
 	"github.com/hawser-project/hawser/cmd/lab"
+	"github.com/hawser-project/hawser/e2e/await"
 )
 
 // cutsScript is 200 cuts of all kinds, ten of which are blackholes of five
@@ -216,7 +217,7 @@ func startLines(t *testing.T, c *cluster, node, script string, line func(i int64
 func startEcho(t *testing.T, c *cluster, node string) load {
 	t.Helper()
 	pod, spec := on(node, "echo")
-	port := freePort(t) // nodes that are plain processes share the machine's
+	port := await.FreePort(t) // nodes that are plain processes share the machine's
 	c.roleInPodWith(t, pod, "", spec, fmt.Sprintf("echo-server 127.0.0.1:%d", port))
 	conn, err := net.Dial("tcp", c.forward(t, pod, port))
 	if err != nil {

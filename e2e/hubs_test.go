@@ -19,6 +19,7 @@ import (
 	konnectivity "sigs.k8s.io/apiserver-network-proxy/konnectivity-client/pkg/client"
 
 	"github.com/hawser-project/hawser/controlplane/servers"
+	"github.com/hawser-project/hawser/e2e/await"
 )
 
 // besides is another hub beside the same cluster, of an ID.
@@ -26,7 +27,7 @@ func (h *besideHub) besides(t *testing.T, id string) *besideHub {
 	t.Helper()
 	o := *h
 	o.front = &front{h.cluster, filepath.Join(h.dir, id+".sock")}
-	o.data, o.port, o.health, o.connectPort = filepath.Join(h.dir, id), freePort(t), freePort(t), freePort(t)
+	o.data, o.port, o.health, o.connectPort = filepath.Join(h.dir, id), await.FreePort(t), await.FreePort(t), await.FreePort(t)
 	return &o
 }
 

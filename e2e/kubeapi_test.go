@@ -22,6 +22,7 @@ import (
 
 	"github.com/hawser-project/hawser/auth/bootstrap"
 	"github.com/hawser-project/hawser/auth/pki/pkitest"
+	"github.com/hawser-project/hawser/e2e/await"
 )
 
 // A kubeAPI is a kube-apiserver with a kube-controller-manager, on an etcd of three members.
@@ -43,7 +44,7 @@ func startKubeAPI(t *testing.T) *kubeAPI {
 	}
 	flags, log := auditFlags(t)
 	st := startStore(t)
-	c := &cluster{dir: shortTempDir(t), port: freePort(t), out: &lines{}}
+	c := &cluster{dir: shortTempDir(t), port: await.FreePort(t), out: &lines{}}
 	k := &kubeAPI{besideHub: newBeside(t, c, log), ca: pkitest.New(t, "kubernetes")}
 	k.flags = append(append(flags, st.flags()...), k.issueAll(t)...)
 	t.Cleanup(func() { // after the agents
@@ -159,7 +160,7 @@ func (k *kubeAPI) manage(t *testing.T) {
 	conf := filepath.Join(k.dir, "controller-manager.kubeconfig")
 	run(t, []string{
 		filepath.Join(*kubernetesDir, "kube-controller-manager"), "--kubeconfig=" + conf, "--authentication-kubeconfig=" + conf, "--authorization-kubeconfig=" + conf,
-		"--bind-address=127.0.0.1", "--secure-port=" + strconv.Itoa(freePort(t)), "--leader-elect=false", "--controllers=*,bootstrapsigner,tokencleaner",
+		"--bind-address=127.0.0.1", "--secure-port=" + strconv.Itoa(await.FreePort(t)), "--leader-elect=false", "--controllers=*,bootstrapsigner,tokencleaner",
 		"--use-service-account-credentials=true", "--service-account-private-key-file=" + file("sa.key"), "--root-ca-file=" + file("ca.crt"),
 		"--cluster-signing-cert-file=" + file("ca.crt"), "--cluster-signing-key-file=" + file("ca.key"), "--cert-dir=" + filepath.Join(k.dir, "manager"),
 	}, filepath.Join(k.dir, "manager"))

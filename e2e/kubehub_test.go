@@ -21,6 +21,7 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/hawser-project/hawser/auth/pki/pkitest"
+	"github.com/hawser-project/hawser/e2e/await"
 )
 
 // monitor is a client of the hub's metrics.
@@ -70,7 +71,7 @@ func TestKubernetesAPI(t *testing.T) {
 	grpc := []string{"--konnectivity-uds", k.grpcSocket()}
 	k.start(t, grpc...)
 	metrics := k.monitor(t)
-	pods := []kubePod{{"pod-1", "node-1", freePort(t)}, {"pod-2", "node-2", freePort(t)}}
+	pods := []kubePod{{"pod-1", "node-1", await.FreePort(t)}, {"pod-2", "node-2", await.FreePort(t)}}
 	for i, p := range pods {
 		k.adopts(t, p.node, fmt.Sprintf("--node-ip=198.51.100.%d", i+1), "--eviction-hard=")
 	}
@@ -196,7 +197,7 @@ func TestKubernetesAPIKubelet(t *testing.T) {
 		k.echoes(t, "node-1")
 		k.mustKubectl(t, "", "delete", "node", "node-1") // the next one has its address
 	})
-	port := freePort(t)
+	port := await.FreePort(t)
 	cert := filepath.Join(k.dir, "pki", "node-2")
 	issue(t, filepath.Dir(cert), "node-2", k.ca, pkitest.NodeClient("node-2"))
 	k.runKubelet(t, m, "node-2", port, kubeconfigOf(clientcmdapi.Cluster{Server: k.rest.Host, CertificateAuthority: filepath.Join(k.dir, "pki", "ca.crt")}, cert+".crt", cert+".key"))

@@ -38,7 +38,7 @@ func TestKubeletRidesTheTunnel(t *testing.T) {
 	way := &proxy{direct: fmt.Sprintf("127.0.0.1:%d", c.port)}
 	way.open(t, "127.0.0.1:0")
 	t.Cleanup(way.breakDown)
-	port, api := strconv.Itoa(freePort(t)), "127.0.0.1:"+strconv.Itoa(freePort(t))
+	port, api := strconv.Itoa(await.FreePort(t)), "127.0.0.1:"+strconv.Itoa(await.FreePort(t))
 	dirs := map[string]string{"node-1": "", "kubelet": ""}
 	for name := range dirs {
 		dirs[name] = filepath.Join(c.dir, "nodes", name)

@@ -16,6 +16,8 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/hawser-project/hawser/e2e/await"
 )
 
 const (
@@ -35,8 +37,8 @@ func (c *cluster) startManager(t *testing.T, name string) {
 	pki := filepath.Join(c.dir, "pki")
 	run(t, append([]string{
 		filepath.Join(under, "hawser"), "server", "--kubeconfig", c.kubeconfig(),
-		"--data-dir", filepath.Join(c.dir, name), "--bind-address", "127.0.0.1", "--secure-port", strconv.Itoa(freePort(t)),
-		"--health-port", strconv.Itoa(freePort(t)), "--connect-port", "0", "--controllers", "*,-hawser-tunnel-health-controller", "--cause-aware-eviction=false",
+		"--data-dir", filepath.Join(c.dir, name), "--bind-address", "127.0.0.1", "--secure-port", strconv.Itoa(await.FreePort(t)),
+		"--health-port", strconv.Itoa(await.FreePort(t)), "--connect-port", "0", "--controllers", "*,-hawser-tunnel-health-controller", "--cause-aware-eviction=false",
 		"--cluster-signing-cert-file", filepath.Join(pki, "client-ca.crt"), "--cluster-signing-key-file", filepath.Join(pki, "client-ca.key"),
 		"--cluster-signing-kubelet-serving-cert-file", filepath.Join(pki, "kubelet-ca.crt"), "--cluster-signing-kubelet-serving-key-file", filepath.Join(pki, "kubelet-ca.key"),
 		"--leader-elect-lease-duration", leaseDuration.String(), "--leader-elect-renew-deadline", "4s", "--leader-elect-retry-period", leaseTry.String(),

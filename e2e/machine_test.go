@@ -19,6 +19,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/hawser-project/hawser/e2e/await"
 )
 
 // A machine has namespaces of processes and mounts, where containerd is the first process:
@@ -180,7 +182,7 @@ func (c *cluster) joinKubelet(t *testing.T, m *machine, name string, join ...str
 	under, _ := bin(t)
 	dir := filepath.Join(c.dir, "nodes", name)
 	must(t, os.MkdirAll(dir, 0o700))
-	port, api := freePort(t), "127.0.0.1:"+strconv.Itoa(freePort(t))
+	port, api := await.FreePort(t), "127.0.0.1:"+strconv.Itoa(await.FreePort(t))
 	run(t, append([]string{
 		filepath.Join(under, "hawser-agent"), "--node-name", name, "--data-dir", dir, "--kubelet", "https://127.0.0.1:" + strconv.Itoa(port), "--apiserver-listen", api,
 	}, join...), filepath.Join(dir, "agent"))

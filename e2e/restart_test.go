@@ -15,6 +15,8 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/hawser-project/hawser/e2e/await"
 )
 
 func TestServerKilledUnderLoad(t *testing.T) {
@@ -49,7 +51,7 @@ const endless = int64(1) << 40
 
 func startVictims(t *testing.T, f *front) *victims {
 	t.Helper()
-	v := &victims{target: newTarget(t, nil, echoAll), forwarded: freePort(t)}
+	v := &victims{target: newTarget(t, nil, echoAll), forwarded: await.FreePort(t)}
 	f.podWith(t, "numbers", "", "", "sh", "-c", "truncate -s 1T /tmp/endless; i=0; while :; do i=$((i+1)); echo number $i; sleep 0.05; done")
 	f.roleInPod(t, "echo", fmt.Sprintf("echo-server 127.0.0.1:%d", v.forwarded))
 	var err error

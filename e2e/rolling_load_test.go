@@ -26,6 +26,8 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/portforward"
 	"k8s.io/client-go/tools/remotecommand"
+
+	"github.com/hawser-project/hawser/e2e/await"
 )
 
 // A stream has streamLines lines, one each lineEvery: it lasts longer than a server that is
@@ -61,7 +63,7 @@ type rollingNode struct {
 
 func (r *rolling) addNode(t *testing.T, name string) {
 	t.Helper()
-	n := &rollingNode{name: name, port: freePort(t)}
+	n := &rollingNode{name: name, port: await.FreePort(t)}
 	r.nodes = append(r.nodes, n)
 	r.waitNode(t, name)
 	spec := `,"nodeName":"` + name + `"`

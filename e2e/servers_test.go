@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/hawser-project/hawser/controlplane/servers"
+	"github.com/hawser-project/hawser/e2e/await"
 )
 
 // reachedWithin is how soon a node must be in reach again after a server that has it was killed.
@@ -35,7 +36,7 @@ func (c *cluster) another(t *testing.T, id string, st *store, args ...string) *c
 // anotherOf is another, with the programs in under.
 func (c *cluster) anotherOf(t *testing.T, under, id string, st *store, args ...string) *cluster {
 	t.Helper()
-	o := &cluster{dir: filepath.Join(shortTempDir(t), id), port: freePort(t), out: &lines{}}
+	o := &cluster{dir: filepath.Join(shortTempDir(t), id), port: await.FreePort(t), out: &lines{}}
 	c.keysTo(t, o.dir)
 	run(t, append([]string{
 		filepath.Join(under, "hawser"), "server", "--data-dir", o.dir, "--bind-address", "127.0.0.1", "--secure-port", strconv.Itoa(o.port),
@@ -86,7 +87,7 @@ func (c *cluster) endsAsCopy(t *testing.T, st *store, args ...string) {
 	must(t, os.WriteFile(filepath.Join(dir, "identity"), id, 0o600))
 	must(t, os.WriteFile(filepath.Join(dir, "server.lock"), nil, 0o600))
 	oneLine(t, exec.CommandContext(t.Context(), filepath.Join(under, "hawser"), append([]string{
-		"server", "--data-dir", dir, "--bind-address", "127.0.0.1", "--secure-port", strconv.Itoa(freePort(t)), "--connect-port", "0",
+		"server", "--data-dir", dir, "--bind-address", "127.0.0.1", "--secure-port", strconv.Itoa(await.FreePort(t)), "--connect-port", "0",
 	}, append(st.flags(), args...)...)...), "--data-dir "+dir+": another server runs with a copy of this one's data directory, at 127.0.0.1:"+strconv.Itoa(c.port))
 }
 

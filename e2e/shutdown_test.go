@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hawser-project/hawser/e2e/await"
 	"github.com/hawser-project/hawser/node/shutdown/logindtest"
 )
 
@@ -58,7 +59,7 @@ func TestMachineShutdown(t *testing.T) {
 	t.Parallel()
 	bus := logindtest.StartBus(t)
 	logind := logindtest.Start(bus, time.Minute, func() time.Duration { return time.Minute })
-	c := &cluster{dir: shortTempDir(t), port: freePort(t), env: []string{"DBUS_SYSTEM_BUS_ADDRESS=" + bus.Address}}
+	c := &cluster{dir: shortTempDir(t), port: await.FreePort(t), env: []string{"DBUS_SYSTEM_BUS_ADDRESS=" + bus.Address}}
 	c.start(t, "--nodes=1", "--agent-arg=--shutdown-grace-period=30s", "--agent-arg=--shutdown-grace-period-critical-pods=10s")
 	lock := logind.Locked()
 	eventually(t, "the agent has the lock", func() error {

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/hawser-project/hawser/cmd/lab"
+	"github.com/hawser-project/hawser/e2e/await"
 )
 
 // previous builds the programs of the commit before the latest, without the race detector,
@@ -78,7 +79,7 @@ func TestVersionSkew(t *testing.T) {
 		a.waitNode(t, n.name)
 		spec := `,"nodeName":"` + n.name + `"`
 		a.podWith(t, n.name, "", spec, "sh", "-c", "echo started; exec sleep 100000")
-		echo := freePort(t)
+		echo := await.FreePort(t)
 		a.roleInPodWith(t, "echo-"+n.name, "", spec, fmt.Sprintf("echo-server 127.0.0.1:%d", echo))
 		for which, s := range map[string]*cluster{"new server": a, "old server": b} {
 			t.Run(n.name+" by the "+which, func(t *testing.T) { s.testSkew(t, n.name, echo, relay) })

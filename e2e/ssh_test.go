@@ -5,9 +5,6 @@ package e2e
 import (
 	"bufio"
 	"context"
-	"crypto/ed25519"
-	"crypto/rand"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
@@ -24,7 +21,9 @@ import (
 
 	"golang.org/x/crypto/ssh"
 
+	"github.com/hawser-project/hawser/auth/hostkeys/hostkeystest"
 	"github.com/hawser-project/hawser/cmd/lab"
+	"github.com/hawser-project/hawser/e2e/await"
 )
 
 // An sshd is a node's own SSH server, with host key and configuration of its own.
@@ -61,10 +60,10 @@ func newSSHD(t *testing.T, node *lab.Node) *sshd {
 			t.Fatal(err)
 		}
 	} else {
-		s.port, s.kubelet = freePort(t), strconv.Itoa(freePort(t))
+		s.port, s.kubelet = await.FreePort(t), strconv.Itoa(await.FreePort(t))
 	}
-	s.newKey(t, "id")
-	s.newKey(t, "host")
+	hostkeystest.WriteKey(t, s.path("id"))
+	hostkeystest.WriteKey(t, s.path("host"))
 	config := fmt.Sprintf(`Port %d
 HostKey %s
 PidFile none
@@ -95,29 +94,6 @@ func sshdPath() string {
 }
 
 func (s *sshd) path(name string) string { return filepath.Join(s.dir, name) }
-
-// newKey writes a key pair as ssh-keygen would, and returns its fingerprint.
-func (s *sshd) newKey(t *testing.T, name string) (fingerprint string) {
-	t.Helper()
-	_, private, err := ed25519.GenerateKey(rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	block, err := ssh.MarshalPrivateKey(private, "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	signer, err := ssh.NewSignerFromKey(private)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for file, b := range map[string][]byte{name: pem.EncodeToMemory(block), name + ".pub": ssh.MarshalAuthorizedKey(signer.PublicKey())} {
-		if err := os.WriteFile(s.path(file), b, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return ssh.FingerprintSHA256(signer.PublicKey())
-}
 
 // start runs the sshd on the node until stop, which ends its connections too.
 func (s *sshd) start(t *testing.T) {
@@ -263,7 +239,7 @@ func TestSSH(t *testing.T) {
 	}
 
 	s.stop()
-	now := s.newKey(t, "host")
+	now := ssh.FingerprintSHA256(hostkeystest.WriteKey(t, s.path("host")).PublicKey())
 	s.start(t)
 	t.Run("another host key", c.failsWith([]string{"logs", "steady"}, "ssh host key of node node-1 has changed", now, "hawser ssh pin node-1"))
 	if out, err := c.pinned(t, s, now).CombinedOutput(); err != nil {
@@ -315,7 +291,7 @@ func fingerprintOf(t *testing.T, file string) string {
 
 // testSSHFront has the errors of an sshd become statuses of the CONNECT front end.
 func testSSHFront(t *testing.T, s *sshd, uds string) {
-	closed := strconv.Itoa(freePort(t)) // on the loopback of either machine
+	closed := strconv.Itoa(await.FreePort(t)) // on the loopback of either machine
 	for target, want := range map[string]int{
 		net.JoinHostPort("node-1", strconv.Itoa(s.port)): http.StatusOK,
 		net.JoinHostPort("node-1", s.kubelet):            http.StatusOK,

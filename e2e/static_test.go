@@ -16,6 +16,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/hawser-project/hawser/e2e/await"
 )
 
 // A shelf is the directory of a node's manifests, which has one file.
@@ -131,7 +133,7 @@ func (s *shelf) same(t *testing.T, when, content string, pid int) {
 
 func TestStaticPods(t *testing.T) {
 	t.Parallel()
-	s := &shelf{dir: t.TempDir(), pod: "web-node-1", port: freePort(t)}
+	s := &shelf{dir: t.TempDir(), pod: "web-node-1", port: await.FreePort(t)}
 	s.cluster = startUp(t, "--nodes", "1", "--agent-arg=--pod-manifest-path="+s.dir, "--agent-arg=--file-check-frequency=100ms")
 	base := filepath.Join(s.cluster.dir, "nodes", "node-1", "agent")
 
@@ -192,7 +194,7 @@ func TestStaticPods(t *testing.T) {
 func (s *shelf) late(t *testing.T) {
 	under, client := bin(t)
 	join := s.joinCommand(t, filepath.Join(client, "hawser"))
-	shelf := &shelf{cluster: s.cluster, dir: t.TempDir(), pod: "web-late", port: freePort(t)}
+	shelf := &shelf{cluster: s.cluster, dir: t.TempDir(), pod: "web-late", port: await.FreePort(t)}
 	server := s.kill(t, "server")
 	shelf.define(t, "late")
 	run(t, append(append([]string{filepath.Join(under, "hawser-agent")}, join[1:]...),

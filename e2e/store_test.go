@@ -25,6 +25,7 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 
 	"github.com/hawser-project/hawser/auth/pki/pkitest"
+	"github.com/hawser-project/hawser/e2e/await"
 )
 
 // A store is an etcd of three members. They, and their clients, show each other
@@ -60,7 +61,7 @@ func startStore(t *testing.T) *store {
 	for i := range 3 {
 		name := "m" + strconv.Itoa(i)
 		m := &member{
-			Name: name, Dir: st.file(name), Client: "https://127.0.0.1:" + strconv.Itoa(freePort(t)), Peer: "https://127.0.0.1:" + strconv.Itoa(freePort(t)),
+			Name: name, Dir: st.file(name), Client: "https://127.0.0.1:" + strconv.Itoa(await.FreePort(t)), Peer: "https://127.0.0.1:" + strconv.Itoa(await.FreePort(t)),
 			CA: st.file("ca.crt"), Cert: st.file("member.crt"), Key: st.file("member.key"),
 		}
 		st.members = append(st.members, m)

@@ -24,6 +24,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/hawser-project/hawser/auth/pki/pkitest"
+	"github.com/hawser-project/hawser/e2e/await"
 )
 
 const (
@@ -43,7 +44,7 @@ func TestMemberOfThreeKilled(t *testing.T) {
 	a := startUp(t, st.upArgs("--nodes=1", "--server-arg=--server-id=a")...)
 	servers := []*cluster{a, a.another(t, "b", st), a.another(t, "c", st)}
 	a.podWith(t, "talker", "", `,"nodeName":"node-1"`, "sh", "-c", "echo started; exec sleep 100000")
-	port := freePort(t)
+	port := await.FreePort(t)
 	a.roleInPod(t, "echo", fmt.Sprintf("echo-server 127.0.0.1:%d", port))
 	for _, s := range servers {
 		eventually(t, "it reaches the node", func() error { return s.reaches(t, "talker") })
@@ -216,13 +217,13 @@ func TestStoreOutOfReach(t *testing.T) {
 	must(t, os.WriteFile(st.file("stranger.crt"), stranger.PEM(), 0o600))
 	issue(t, st.dir, "refused", stranger, pkitest.NodeClient(""))
 	good := st.flags()
-	nobody := fmt.Sprintf("--etcd-servers=https://127.0.0.1:%d,https://127.0.0.1:%d", freePort(t), freePort(t))
+	nobody := fmt.Sprintf("--etcd-servers=https://127.0.0.1:%d,https://127.0.0.1:%d", await.FreePort(t), await.FreePort(t))
 	fails := func(t *testing.T, name string, want []string, flags ...string) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			_, client := bin(t)
 			args := append([]string{
-				"server", "--data-dir", filepath.Join(shortTempDir(t), "d"), "--bind-address=127.0.0.1", "--secure-port", strconv.Itoa(freePort(t)), "--connect-port=0",
+				"server", "--data-dir", filepath.Join(shortTempDir(t), "d"), "--bind-address=127.0.0.1", "--secure-port", strconv.Itoa(await.FreePort(t)), "--connect-port=0",
 			}, flags...)
 			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			defer cancel()

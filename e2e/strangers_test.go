@@ -25,6 +25,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/hawser-project/hawser/auth/pki/pkitest"
+	"github.com/hawser-project/hawser/e2e/await"
 	"github.com/hawser-project/hawser/e2e/rogue"
 )
 
@@ -40,7 +41,7 @@ type door struct {
 
 func TestStrangers(t *testing.T) {
 	t.Parallel()
-	began, connect := time.Now(), strconv.Itoa(freePort(t))
+	began, connect := time.Now(), strconv.Itoa(await.FreePort(t))
 	f := startFront(t, "qmux", "--server-arg=--connect-port="+connect) // yamux tells of an end in the middle after a minute
 	before := []int{f.pid(t, "server"), f.pid(t, "node-1")}
 	tcp := func(port string) func(context.Context) (net.Conn, error) {

@@ -27,6 +27,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/hawser-project/hawser/auth/pki/pkitest"
+	"github.com/hawser-project/hawser/e2e/await"
 )
 
 // cutOff stands for a connection that ends without an answer: TLS refuses it.
@@ -34,7 +35,7 @@ const cutOff = 0
 
 func TestThieves(t *testing.T) {
 	t.Parallel()
-	connect := strconv.Itoa(freePort(t))
+	connect := strconv.Itoa(await.FreePort(t))
 	c := startUp(t, "--nodes", "2", "--server-arg=--connect-port="+connect)
 	c.waitNode(t, "node-1")
 	t.Run("certificates", func(t *testing.T) { c.testStolenCertificates(t, connect) })

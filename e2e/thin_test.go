@@ -19,6 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/hawser-project/hawser/cmd/lab/emulator"
+	"github.com/hawser-project/hawser/e2e/await"
 )
 
 var (
@@ -118,7 +119,7 @@ func (m *mixed) heartbeats(t *testing.T, n int) map[string][]time.Duration {
 func startDownload(t *testing.T, c *cluster, node string) load {
 	t.Helper()
 	pod, spec := on(node, "download")
-	port := freePort(t)
+	port := await.FreePort(t)
 	c.roleInPodWith(t, pod, "", spec, fmt.Sprintf("download-server 127.0.0.1:%d", port))
 	conn, err := net.Dial("tcp", c.forward(t, pod, port))
 	must(t, err)

@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"testing"
+
+	"github.com/hawser-project/hawser/e2e/await"
 )
 
 // What goes over a tunnel goes over each of them, and none needs more than the
@@ -33,7 +35,7 @@ func TestTransports(t *testing.T) {
 // Where the port's UDP number is taken, the server says so.
 func TestServerNeedsItsUDPPort(t *testing.T) {
 	under, _ := bin(t)
-	port := strconv.Itoa(freePort(t))
+	port := strconv.Itoa(await.FreePort(t))
 	taken, err := net.ListenPacket("udp", net.JoinHostPort("127.0.0.1", port))
 	if err != nil {
 		t.Fatal(err)

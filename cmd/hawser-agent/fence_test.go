@@ -17,6 +17,7 @@ import (
 
 	"github.com/hawser-project/hawser/agent"
 	"github.com/hawser-project/hawser/auth/apiclient/apiclienttest"
+	"github.com/hawser-project/hawser/e2e/await"
 	"github.com/hawser-project/hawser/node"
 	"github.com/hawser-project/hawser/node/fence"
 	"github.com/hawser-project/hawser/node/runtime"
@@ -106,21 +107,6 @@ func (m *machine) spoken() int {
 	return n
 }
 
-// until waits until ok, within a bound that no machine needs.
-func until(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	tick, limit := time.NewTicker(5*time.Millisecond), time.NewTimer(time.Minute)
-	defer tick.Stop()
-	defer limit.Stop()
-	for !ok() {
-		select {
-		case <-tick.C:
-		case <-limit.C:
-			t.Fatalf("%s: not within a minute", what)
-		}
-	}
-}
-
 func TestCopiedMachine(t *testing.T) {
 	utilruntime.ErrorHandlers = nil // one of them sleeps
 	var x tunneltest.Exchange
@@ -135,19 +121,19 @@ func TestCopiedMachine(t *testing.T) {
 	together(t, hub.Run)
 
 	first := boot(t, &x)
-	until(t, "the pod runs", func() bool { return first.link.State().Connected && first.running() == 1 })
+	await.True(t, time.Minute, "the pod runs", func() bool { return first.link.State().Connected && first.running() == 1 })
 
 	// The hub serves whoever has connected last; the other one leaves it the node.
 	second := boot(t, &x)
-	until(t, "the copy has taken over", func() bool { return second.link.State().Connected && second.running() == 1 })
-	until(t, "the first machine is fenced", func() bool { return first.link.State().Fenced && first.running() == 0 })
+	await.True(t, time.Minute, "the copy has taken over", func() bool { return second.link.State().Connected && second.running() == 1 })
+	await.True(t, time.Minute, "the first machine is fenced", func() bool { return first.link.State().Fenced && first.running() == 0 })
 	more := func(m *machine, n int) func() bool {
 		from := m.spoken()
 		return func() bool { return m.spoken() >= from+n }
 	}
-	until(t, "the copy speaks for the node", more(second, 5))
+	await.True(t, time.Minute, "the copy speaks for the node", more(second, 5))
 	said := first.spoken()
-	until(t, "the copy speaks for the node for a while", more(second, 10))
+	await.True(t, time.Minute, "the copy speaks for the node for a while", more(second, 10))
 	if n := first.spoken() - said; n != 0 {
 		t.Errorf("the fenced machine has called the API %d times", n)
 	}
@@ -156,8 +142,8 @@ func TestCopiedMachine(t *testing.T) {
 	}
 
 	second.stop()
-	until(t, "the first machine is the node again", func() bool {
+	await.True(t, time.Minute, "the first machine is the node again", func() bool {
 		return first.link.State().Connected && !first.link.State().Fenced && first.running() == 1
 	})
-	until(t, "the first machine speaks for the node again", more(first, 5))
+	await.True(t, time.Minute, "the first machine speaks for the node again", more(first, 5))
 }

@@ -6,6 +6,7 @@
 package await
 
 import (
+	"fmt"
 	"net"
 	"testing"
 	"time"
@@ -31,6 +32,17 @@ func Until(t testing.TB, bound time.Duration, what string, check func() error) {
 		}
 		<-tick.C
 	}
+}
+
+// True is Until for a check that has nothing to say.
+func True(t testing.TB, bound time.Duration, what string, is func() bool) {
+	t.Helper()
+	Until(t, bound, what, func() error {
+		if is() {
+			return nil
+		}
+		return fmt.Errorf("not within %v", bound)
+	})
 }
 
 // FreePort returns a TCP port of the loopback interface that nobody listened on a

@@ -22,6 +22,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"go.uber.org/goleak"
 
+	"github.com/hawser-project/hawser/e2e/await"
 	"github.com/hawser-project/hawser/e2e/rogue"
 	"github.com/hawser-project/hawser/tunnel/memnet"
 )
@@ -148,16 +149,7 @@ func (r *rig) closed(reason string) int {
 // eventually waits for something that nobody announces.
 func (r *rig) eventually(what string, is func() bool) {
 	r.t.Helper()
-	tick := time.NewTicker(2 * time.Millisecond)
-	defer tick.Stop()
-	late := time.After(patience)
-	for !is() {
-		select {
-		case <-tick.C:
-		case <-late:
-			r.t.Fatalf("not %s after %v", what, patience)
-		}
-	}
+	await.True(r.t, patience, what, is)
 }
 
 // Ten thousand connections that say nothing, or begin a handshake and do not go on,
