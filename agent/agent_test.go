@@ -56,7 +56,7 @@ func TestServerReachesNode(t *testing.T) {
 			exchangeText(t, c)
 		}
 		for addr, want := range map[string]tunnel.Code{
-			"10.0.0.7:81":           tunnel.Refused, // a pod's, and nobody listens
+			"10.0.0.7:81":           tunnel.Refused, // a pod's, and no process listens
 			"10.0.0.8:80":           tunnel.Denied,
 			"10.0.0.7%node-2:80":    tunnel.Denied,
 			"node-1:22":             tunnel.Denied,

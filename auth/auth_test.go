@@ -55,7 +55,7 @@ func TestNodeName(t *testing.T) {
 type authority struct {
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
-	from time.Time // when what it issues begins
+	from time.Time // start of validity of its certificates
 }
 
 func newAuthority(t *testing.T) *authority {
@@ -121,8 +121,8 @@ func write(t *testing.T, file string, b []byte) {
 	}
 }
 
-// handshake runs both configs against each other and returns what each end
-// says.
+// handshake runs both configs against each other and returns the errors of both
+// ends.
 func handshake(t *testing.T, server, client *tls.Config) (serverErr, clientErr error) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -149,7 +149,7 @@ func handshake(t *testing.T, server, client *tls.Config) (serverErr, clientErr e
 		_ = a.Close()
 	}()
 	c := tls.Client(b, client)
-	// In TLS 1.3 a client learns only by reading that it was turned away.
+	// In TLS 1.3 a client gets a refusal only by reading.
 	_, clientErr = c.Read(make([]byte, 1))
 	_ = b.Close()
 	return <-done, clientErr
@@ -206,7 +206,7 @@ func TestTLS(t *testing.T) {
 	})
 }
 
-// A client of the server does not take a node for it, whoever signed for the node.
+// A client of the server refuses a node's certificate, of any authority.
 func TestNodeIsNoServer(t *testing.T) {
 	ca := newAuthority(t)
 	load := func(cn string) *tls.Certificate {
@@ -225,8 +225,8 @@ func TestNodeIsNoServer(t *testing.T) {
 	}
 }
 
-// What an authority signs after another took its place is refused, on resumed
-// connections as well.
+// Certificates that an authority signs after its replacement are refused, also on resumed
+// connections.
 func TestSupersededAuthority(t *testing.T) {
 	old, now := newAuthority(t), newAuthority(t)
 	file := filepath.Join(t.TempDir(), "ca.crt")
@@ -259,7 +259,7 @@ func TestSupersededAuthority(t *testing.T) {
 		t.Fatal(err)
 	}
 	server := cas.ServerTLS(func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &mine, nil })
-	c, k := old.issue(t, "system:node:n", NodesGroup) // it begins in the year 1
+	c, k := old.issue(t, "system:node:n", NodesGroup) // its validity starts in the year 1
 	early, err := tls.X509KeyPair(c, k)
 	if err != nil {
 		t.Fatal(err)

@@ -26,8 +26,8 @@ type Expiring struct {
 }
 
 const (
-	// ExpirationMetric is the gauge of when certificates expire, with label name, and
-	// ExpirationHelp says so.
+	// ExpirationMetric is the gauge of the expiry of certificates, with label name, and
+	// ExpirationHelp is its help text.
 	ExpirationMetric = "hawser_certificate_expiration_timestamp_seconds"
 	ExpirationHelp   = "Unix time at which the certificate in use expires, by name."
 )

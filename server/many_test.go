@@ -20,7 +20,7 @@ func manyAgents(b *testing.B, x *tunneltest.Exchange, n int) (names []string) {
 	for i := range n {
 		name := fmt.Sprintf("node-%d", i)
 		s, err := x.Dial(b.Context(), "hub", tunnel.Options{TLS: &tls.Config{ServerName: name}})
-		for ; err != nil && i == 0 && b.Context().Err() == nil; runtime.Gosched() { // nobody listens yet
+		for ; err != nil && i == 0 && b.Context().Err() == nil; runtime.Gosched() { // the hub does not listen yet
 			s, err = x.Dial(b.Context(), "hub", tunnel.Options{TLS: &tls.Config{ServerName: name}})
 		}
 		if err != nil {

@@ -143,7 +143,7 @@ func TestDialWaitsNoLonger(t *testing.T) {
 		config  Config
 		timeout time.Duration // of the caller; negative: canceled after that time
 		then    func(*testHub, *testAgent)
-		meant   func(*testHub, *testAgent) // two seconds after the dial has begun
+		meant   func(*testHub, *testAgent) // two seconds after the start of the dial
 		want    tunnel.Code
 		text    string
 		after   time.Duration

@@ -108,15 +108,15 @@ func crowd(t *testing.T) *crowdedPort {
 	return p
 }
 
-// client is how an agent with that certificate shakes hands.
+// client is the TLS configuration of an agent with that certificate.
 func (p *crowdedPort) client(cert *tls.Certificate) *tls.Config {
 	conf := auth.ClientTLS(showing(cert), p.ca.Pool(), "apiserver")
 	conf.NextProtos = []string{overyamux.ALPN}
 	return conf
 }
 
-// Ten thousand connections from one address that say nothing, or say hello to the
-// tunnel and do not go on, cost each other their places: agents get in.
+// Ten thousand silent connections from one address, or connections that stop after their
+// ClientHello to the tunnel, replace each other: agents are still admitted.
 func TestTenThousandSlowHandshakes(t *testing.T) {
 	const slow = 10_000
 	began := time.Now()
@@ -151,7 +151,7 @@ func TestTenThousandSlowHandshakes(t *testing.T) {
 	if n := p.links.Handshakes().Underway; n > 1024 {
 		t.Errorf("%d handshakes are under way", n)
 	}
-	// One for each that is peeked at, two for each handshake.
+	// One for each peeked connection, two for each handshake.
 	if n := runtime.NumGoroutine() - before; n > limit+2*slow/20+100 {
 		t.Errorf("%d goroutines", n)
 	}
@@ -161,8 +161,8 @@ func TestTenThousandSlowHandshakes(t *testing.T) {
 	}
 }
 
-// Certificates that no honest client shows end with the connection closed and
-// counted, and the next client is served.
+// A connection with an absurd certificate is closed and counted, and the next client is
+// served.
 func TestAbsurdCertificates(t *testing.T) {
 	p := crowd(t)
 	good := p.ca.client("system:node:node-1", "system:nodes")

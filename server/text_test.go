@@ -15,7 +15,7 @@ import (
 	"github.com/hawser-project/hawser/tunnel"
 )
 
-// An error of a dial says once that it is one, and to where, as its caller called it.
+// The text of a dial error names the failure and the caller's target once.
 func TestDialErrorTexts(t *testing.T) {
 	refused := &os.SyscallError{Syscall: "connect", Err: syscall.ECONNREFUSED}
 	op := func(addr string, err error) error {
@@ -48,7 +48,7 @@ func TestDialErrorTexts(t *testing.T) {
 				b := newTestHub(t, Config{Beyond: func(node string) (func(context.Context, string, string) (net.Conn, error), bool) {
 					return fail, node == "n"
 				}})
-				// By another way than the tunnel first.
+				// The first dial does not go through the tunnel.
 				_, around := b.hub.DialContext(t.Context(), "tcp", tc.addr)
 				at := make(chan error, 2) // one for each dial through the tunnel
 				if _, err := b.connect(one("n"), func(ctx context.Context, r *tunnel.Request) {

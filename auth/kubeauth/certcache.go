@@ -46,7 +46,7 @@ type verifiedCertificates struct {
 
 	mu    sync.Mutex
 	pool  *x509.CertPool // by which all entries were verified
-	turn  time.Time      // when young was begun
+	turn  time.Time      // when young was made
 	young map[certificateKey]verified
 	old   map[certificateKey]verified
 }

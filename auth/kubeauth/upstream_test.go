@@ -46,7 +46,7 @@ func TestKubernetesFacts(t *testing.T) {
 	}
 }
 
-// podFacts is each operation on each of a node's, another's and nobody's pods.
+// podFacts is each operation on each of a node's, another node's and unbound pods.
 func podFacts() []restrictionCase {
 	var out []restrictionCase
 	for _, p := range []struct {

@@ -42,7 +42,7 @@ func TestAccountKeys(t *testing.T) {
 		t.Fatal(err)
 	}
 	checkKeys(t, ensure(t, c).AccountKeys(), second.Signer.Public())
-	// A crash between the two files leaves a key that nobody names yet.
+	// A crash between the two files leaves a key that service-account.pub lacks.
 	remove(t, p.accountsFile())
 	checkKeys(t, ensure(t, c).AccountKeys(), second.Signer.Public())
 }

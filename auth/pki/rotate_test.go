@@ -1,6 +1,6 @@
 package pki
 
-// Tests of authorities and keys that somebody replaces while the server runs.
+// Tests of authorities and keys that are replaced while the server runs.
 
 import (
 	"crypto"
@@ -14,9 +14,9 @@ import (
 	"github.com/hawser-project/hawser/auth/pki/pkitest"
 )
 
-// An authority of clients that is replaced signs at once what this server decides about,
-// and what nodes decide about once they have had time to learn of it, or its predecessor
-// is taken out. A start in between takes nothing out.
+// A new authority of clients signs at once the certificates that this server verifies. It
+// signs those that nodes verify once the nodes have had time to read it, or its predecessor
+// was removed. A restart meanwhile removes nothing.
 func TestAuthorityIsReplaced(t *testing.T) {
 	c := config(t)
 	now := time.Now()
@@ -71,7 +71,7 @@ func TestAuthorityIsReplaced(t *testing.T) {
 	check("without a predecessor", p, old, old)
 }
 
-// Keys of tokens are followed: a key that is new signs, also if it is not named yet.
+// Keys of tokens are followed: a new key signs, also if service-account.pub lacks it.
 func TestAccountKeysAreFollowed(t *testing.T) {
 	p := ensure(t, config(t))
 	synctest.Test(t, func(t *testing.T) {

@@ -247,7 +247,7 @@ func (r *Runner) Run(ctx context.Context) error {
 		if fenced {
 			r.leave()
 			swept = false
-			known() // none of them runs here any more
+			known() // their containers do not run here any more
 			continue
 		}
 		synced := r.sync(ctx, &workers)

@@ -85,7 +85,7 @@ func (c *collector) secret(name string, items []corev1.KeyToPath, optional bool)
 	return c.keys(s.Data, items, optional, "secret key")
 }
 
-// keys adds all of data, or only the items asked for.
+// keys adds all of data, or only items if there are any.
 func (c *collector) keys(data map[string][]byte, items []corev1.KeyToPath, optional bool, what string) error {
 	if len(items) == 0 {
 		for k, v := range data {

@@ -29,7 +29,7 @@ type conn struct {
 	in      *queue // data from the client
 	spoke   chan struct{}
 	heard   func()      // closes spoke
-	closing atomic.Bool // the client asked for CLOSE
+	closing atomic.Bool // the client has sent CLOSE_REQ
 }
 
 func newConn(c *call, random int64) *conn {

@@ -97,7 +97,7 @@ func TestFleetPins(t *testing.T) {
 		if attempts != 1 {
 			t.Errorf("%d connections, want the one that is kept", attempts)
 		}
-		f.Set("node-1", "sshd:22", "") // to nobody
+		f.Set("node-1", "sshd:22", "") // nothing listens there
 	})
 }
 

@@ -21,8 +21,8 @@ const probeArg = "probe"
 // selfExe is this program, also after its file was replaced or removed.
 const selfExe = "/proc/self/exe"
 
-// probeIsolation finds the strongest isolation that works, or checks the one that
-// was asked for.
+// probeIsolation finds the strongest isolation that works, or checks the configured
+// one.
 func probeIsolation(ctx context.Context, c Config) (Isolation, error) {
 	if c.Isolation == None {
 		return None, nil

@@ -113,7 +113,7 @@ func (c *container) killShim() {
 	}
 }
 
-// Remove forgets a container; see runtime.Runtime.
+// Remove removes a container; see runtime.Runtime.
 func (r *Runtime) Remove(ctx context.Context, id string) error {
 	c, err := r.find(ctx, id)
 	if errors.Is(err, runtime.ErrNotFound) {

@@ -73,7 +73,7 @@ type spec struct {
 
 // A record is the state of a container.
 type record struct {
-	Version   int           `json:"version,omitempty"` // that the shim speaks
+	Version   int           `json:"version,omitempty"` // of the shim's protocol
 	State     runtime.State `json:"state"`
 	BootID    string        `json:"bootId,omitempty"`   // of the machine when the record was made
 	PID       int           `json:"pid,omitempty"`      // as the shim sees it
