@@ -190,7 +190,7 @@ func (c *Config) token() (Token, error) {
 // complain logs why a server has not given a certificate yet.
 func (c *Config) complain(server string, err error) {
 	log := c.Log.With("server", server, "err", err)
-	if after := asked(err); after > 0 {
+	if after := retryAfterIn(err); after > 0 {
 		log = log.With("after", after)
 	}
 	log.Warn("cannot join yet, will keep trying")
@@ -392,7 +392,7 @@ func load(c *Config) (*Identity, error) {
 	if err != nil {
 		return nil, err
 	}
-	believed, err := c.loadTrust()
+	stored, err := c.loadTrust()
 	switch {
 	case errors.Is(err, os.ErrNotExist) && c.canJoin() == nil:
 		c.Log.Warn("the cluster's CA is lost, joining anew", "node", c.NodeName, "file", c.path(caFile))
@@ -407,15 +407,15 @@ func load(c *Config) (*Identity, error) {
 	if name != c.NodeName {
 		return nil, fmt.Errorf("data directory %s belongs to node %q, not %q: use another directory, or remove %s to join anew", c.Dir, name, c.NodeName, c.pki())
 	}
-	if len(c.Pins) > 0 && !believed.known(c.Pins) {
-		return nil, fmt.Errorf("data directory %s belongs to another cluster (CA %s): use another directory, or remove %s to join anew", c.Dir, PinOf(believed.roots[0]), c.pki())
+	if len(c.Pins) > 0 && !stored.known(c.Pins) {
+		return nil, fmt.Errorf("data directory %s belongs to another cluster (CA %s): use another directory, or remove %s to join anew", c.Dir, PinOf(stored.roots[0]), c.pki())
 	}
 	if now := time.Now(); now.Before(pair.Leaf.NotBefore) || now.After(pair.Leaf.NotAfter) {
 		c.Log.Warn("the node's certificate is of no use now, going on with what this machine has", "node", c.NodeName,
 			"err", &ClockError{What: "the node's certificate", Now: now, From: pair.Leaf.NotBefore, Until: pair.Leaf.NotAfter})
 	}
 	id := &Identity{cfg: *c}
-	id.trust.Store(believed)
+	id.trust.Store(stored)
 	id.cert.Store(pair)
 	id.loadTunnel()
 	return id, nil

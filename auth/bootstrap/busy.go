@@ -32,8 +32,8 @@ func (e *busyError) Error() string {
 	return fmt.Sprintf("%s is busy (%s) and asks to come back later", e.host, e.status)
 }
 
-// asked is the Retry-After in err; zero if there is none.
-func asked(err error) time.Duration {
+// retryAfterIn is the Retry-After in err; zero if there is none.
+func retryAfterIn(err error) time.Duration {
 	if busy := (*busyError)(nil); errors.As(err, &busy) {
 		return busy.after
 	}
@@ -83,7 +83,7 @@ func (r *round) may(server string, now time.Time) bool { return !now.Before(r.bu
 
 // note records the result of a server.
 func (r *round) note(server string, err error, now time.Time) {
-	if after := asked(err); after > 0 {
+	if after := retryAfterIn(err); after > 0 {
 		r.busyUntil[server] = now.Add(after)
 	} else {
 		delete(r.busyUntil, server)

@@ -68,7 +68,7 @@ func TestRound(t *testing.T) {
 				}
 			}
 			for server, err := range map[string]error{"a": tt.a, "b": tt.b} {
-				after := asked(err)
+				after := retryAfterIn(err)
 				if r.may(server, now.Add(after-1)) != (after == 0) || !r.may(server, now.Add(after)) {
 					t.Errorf("%s may be asked at the wrong time", server)
 				}

@@ -181,13 +181,13 @@ func (r *request) wait(ctx context.Context, csr *certificates.CertificateSigning
 			if data == nil && verdict == nil {
 				data, verdict = r.watch(ctx, csr.Name, now.ResourceVersion)
 			}
-			if err = verdict; data != nil || verdict != nil && asked(verdict) == 0 {
+			if err = verdict; data != nil || verdict != nil && retryAfterIn(verdict) == 0 {
 				return data, verdict
 			}
 		default:
 			r.log.Debug("cannot look at the certificate request, will try again", "err", err)
 		}
-		if after := asked(err); after > 0 {
+		if after := retryAfterIn(err); after > 0 {
 			if pause = max(pause, after); !told {
 				r.log.Info("the server is busy, will ask for the certificate when it says", "request", csr.Name, "err", err, "after", after)
 				told = true
@@ -208,7 +208,7 @@ func (r *request) watch(ctx context.Context, name, version string) ([]byte, erro
 		FieldSelector:   fields.OneTermEqualSelector(metav1.ObjectNameField, name).String(),
 		ResourceVersion: version,
 	})
-	if asked(err) > 0 {
+	if retryAfterIn(err) > 0 {
 		return nil, err
 	}
 	if err != nil {

@@ -275,12 +275,12 @@ func (n *renewal) stale(now time.Time) bool {
 // another than that of leaf. It returns true once for each authority, since a certificate
 // of it may not be available.
 func (n *renewal) superseded(leaf *x509.Certificate) bool {
-	believed := n.rotation.cfg.Identity.trust.Load()
-	signing := believed.kubelets
+	trusted := n.rotation.cfg.Identity.trust.Load()
+	signing := trusted.kubelets
 	if n.kind.signer == clientCertificate.signer {
 		signing = nil
-		if believed.published {
-			signing = believed.clients
+		if trusted.published {
+			signing = trusted.clients
 		}
 	}
 	if len(signing) == 0 || signing[0].Equal(n.by) {
@@ -311,7 +311,7 @@ func (n *renewal) renew(ctx context.Context) {
 		return
 	}
 	n.wait = min(max(2*n.wait, renewFirst), renewLimit)
-	n.after = time.Now().Add(max(n.wait/2+rand.N(n.wait), asked(err)))
+	n.after = time.Now().Add(max(n.wait/2+rand.N(n.wait), retryAfterIn(err)))
 	if msg := err.Error(); msg != n.last {
 		n.last = msg
 		level := slog.LevelWarn

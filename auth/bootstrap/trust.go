@@ -116,7 +116,7 @@ func (r *Rotation) followTrust(ctx context.Context) {
 		next := r.cfg.Follow*3/4 + rand.N(r.cfg.Follow/2)
 		if err := r.refresh(ctx); err != nil && ctx.Err() == nil {
 			wait = min(max(2*wait, renewFirst), renewLimit)
-			next = max(wait/2+rand.N(wait), asked(err))
+			next = max(wait/2+rand.N(wait), retryAfterIn(err))
 			if msg := err.Error(); msg != last {
 				last = msg
 				r.cfg.Log.Warn("cannot learn the cluster's authorities yet, will keep trying", "node", r.cfg.Identity.NodeName(), "err", err)

@@ -128,6 +128,6 @@ func (r *Rotation) followTunnel(ctx context.Context) {
 			r.cfg.Log.Warn("will keep trying", "node", r.cfg.Identity.NodeName(), "err", err)
 		}
 		wait = min(max(2*wait, renewFirst), renewLimit)
-		next = max(wait/2+rand.N(wait), asked(err))
+		next = max(wait/2+rand.N(wait), retryAfterIn(err))
 	}
 }

@@ -19,11 +19,11 @@ import (
 const (
 	// readyPatience bounds the wait of Admit for a keeper that has just started.
 	readyPatience = 5 * time.Second
-	// askedAgain is the least interval between two reads of the API about the same key that
+	// readInterval is the least interval between two reads of the API about the same key that
 	// does not hold its name by the memory, which may be behind by a moment.
-	askedAgain = time.Second
-	// maxAsked bounds the keys whose last read is remembered.
-	maxAsked = 4096
+	readInterval = time.Second
+	// maxLastRead bounds the keys whose last read is remembered.
+	maxLastRead = 4096
 )
 
 // ErrNotReady means that the records have not been read yet: the client should try again
@@ -71,10 +71,10 @@ type Keeper struct {
 
 	turn sync.Mutex // held during a change, from before names is read until it is written
 
-	mu      sync.RWMutex // guards the following
-	names   map[string]*holder
-	watches map[string]map[*watched]struct{}
-	asked   map[question]time.Time
+	mu       sync.RWMutex // guards the following
+	names    map[string]*holder
+	watches  map[string]map[*watched]struct{}
+	lastRead map[question]time.Time
 }
 
 // A question is whether a key holds a name.
@@ -105,7 +105,7 @@ func New(c Config) (*Keeper, error) {
 	}
 	return &Keeper{
 		cfg: c, book: NewBook(c.Client), ready: make(chan struct{}),
-		names: make(map[string]*holder), watches: make(map[string]map[*watched]struct{}), asked: make(map[question]time.Time),
+		names: make(map[string]*holder), watches: make(map[string]map[*watched]struct{}), lastRead: make(map[question]time.Time),
 	}, nil
 }
 
@@ -186,13 +186,13 @@ func (k *Keeper) recheck(ctx context.Context, name string, key Key, h *holder) e
 func (k *Keeper) mayAsk(q question, now time.Time) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if at, ok := k.asked[q]; ok && now.Sub(at) < askedAgain {
+	if at, ok := k.lastRead[q]; ok && now.Sub(at) < readInterval {
 		return false
 	}
-	if len(k.asked) >= maxAsked {
-		clear(k.asked)
+	if len(k.lastRead) >= maxLastRead {
+		clear(k.lastRead)
 	}
-	k.asked[q] = now
+	k.lastRead[q] = now
 	return true
 }
 

@@ -128,7 +128,7 @@ func (r *rig) must(err error) {
 // admits checks which of the keys 1 to 4 are admitted, once all goroutines are idle.
 func (r *rig) admits(step, name string, want ...int) {
 	r.t.Helper()
-	<-time.After(2 * askedAgain)
+	<-time.After(2 * readInterval)
 	for n := 1; n <= 4; n++ {
 		wanted := false
 		for _, w := range want {

@@ -221,7 +221,7 @@ func (c *call) data(d data) {
 		c.ignored(noConnection)
 		return
 	}
-	k.heard()
+	k.markReceived()
 	for d.bytes.Len() > 0 && !k.in.put(d.bytes) {
 		if !alone {
 			k.cancel(errFull)

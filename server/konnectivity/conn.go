@@ -26,16 +26,16 @@ type conn struct {
 	cancel context.CancelCauseFunc
 	target net.Conn // set before the conn is open
 
-	in      *queue // data from the client
-	spoke   chan struct{}
-	heard   func()      // closes spoke
-	closing atomic.Bool // the client has sent CLOSE_REQ
+	in           *queue // data from the client
+	received     chan struct{}
+	markReceived func()      // closes received
+	closing      atomic.Bool // the client has sent CLOSE_REQ
 }
 
 func newConn(c *call, random int64) *conn {
-	k := &conn{call: c, random: random, in: newQueue(), spoke: make(chan struct{})}
+	k := &conn{call: c, random: random, in: newQueue(), received: make(chan struct{})}
 	k.ctx, k.cancel = context.WithCancelCause(c.ctx)
-	k.heard = sync.OnceFunc(func() { close(k.spoke) })
+	k.markReceived = sync.OnceFunc(func() { close(k.received) })
 	return k
 }
 
@@ -125,7 +125,7 @@ func (k *conn) finish() {
 	if k.closing.Swap(true) {
 		return
 	}
-	k.heard()
+	k.markReceived()
 	k.in.end()
 	k.limit()
 }
@@ -218,7 +218,7 @@ func (k *conn) patient() bool {
 	t := time.NewTimer(k.call.hold)
 	defer t.Stop()
 	select {
-	case <-k.spoke:
+	case <-k.received:
 	case <-t.C:
 	case <-k.ctx.Done():
 		return false

@@ -84,9 +84,9 @@ const containerEnv = "HAWSER_CONTAINER"
 // procfs.Proc.Environ reads 1 MiB.
 const maxEnviron = 4 << 20
 
-// marked reports whether a process was started in the container with that id. told is
+// marked reports whether a process was started in the container with that id. certain is
 // whether that is known: during execve(2) a process has no environment for a moment.
-func marked(proc string, pid int, id string) (is, told bool) {
+func marked(proc string, pid int, id string) (is, certain bool) {
 	f, err := os.Open(filepath.Join(proc, strconv.Itoa(pid), "environ"))
 	if err != nil {
 		return false, true // it has ended, or is another user's
@@ -168,9 +168,9 @@ func remainingOf(id string, r *record, all []procfs.ProcStat) (left []procfs.Pro
 		inSession := r.PID > 1 && p.Session == r.PID
 		known := r.leads(p)
 		if !known {
-			var told bool
-			known, told = marked("/proc", p.PID, id)
-			sure = sure && told
+			var certain bool
+			known, certain = marked("/proc", p.PID, id)
+			sure = sure && certain
 		}
 		switch {
 		case inSession:

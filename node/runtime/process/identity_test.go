@@ -195,11 +195,11 @@ func TestMarkedWhileExecuting(t *testing.T) {
 	}()
 	known := 0
 	for range 20_000 {
-		is, told := marked("/proc", leader.PID, id)
+		is, certain := marked("/proc", leader.PID, id)
 		switch {
 		case is:
 			known++
-		case told:
+		case certain:
 			t.Fatal("taken for a stranger")
 		}
 	}
@@ -214,7 +214,7 @@ func TestMarkedWhileExecuting(t *testing.T) {
 func TestMarkedInTheMidst(t *testing.T) {
 	for _, tt := range []struct {
 		name, code string
-		told       bool
+		certain    bool
 	}{{"without an environment", "4194304", true}, {"executing", "0", false}} {
 		proc := t.TempDir()
 		dir := filepath.Join(proc, "7")
@@ -227,8 +227,8 @@ func TestMarkedInTheMidst(t *testing.T) {
 		if err := errors.Join(os.WriteFile(filepath.Join(dir, "environ"), nil, 0o600), os.WriteFile(filepath.Join(dir, "stat"), []byte(stat), 0o600)); err != nil {
 			t.Fatal(err)
 		}
-		if is, told := marked(proc, 7, "0123456789abcdef"); is || told != tt.told {
-			t.Errorf("%s: is %v, told %v", tt.name, is, told)
+		if is, certain := marked(proc, 7, "0123456789abcdef"); is || certain != tt.certain {
+			t.Errorf("%s: is %v, certain %v", tt.name, is, certain)
 		}
 	}
 }
