@@ -146,7 +146,7 @@ func (p *pool) give(s *corev1.Service, all []netip.Addr) (netip.Addr, error) {
 		}
 		tried = []netip.Addr{addr}
 	} else if had, ok := p.given[s.UID]; ok && slices.Contains(all, had.addr) {
-		tried = append([]netip.Addr{had.addr}, all...)
+		tried = append([]netip.Addr{had.addr}, slices.DeleteFunc(slices.Clone(all), func(a netip.Addr) bool { return a == had.addr })...)
 	}
 	var taken []string
 	for _, addr := range tried {

@@ -23,7 +23,7 @@ import (
 
 const inventory = `
 machines:
-- {name: n-1, zone: z-1, region: r-1, type: small, addresses: [{type: InternalIP, address: 10.0.0.1}], labels: {rack: "7"}}
+- {name: n-1, zone: z-1, region: r-1, type: small, addresses: [{type: InternalIP, address: 10.0.0.1}, {type: ExternalIP, address: 198.51.100.1}], labels: {rack: "7"}}
 - {name: n-2, id: machine-2, state: shutdown}
 loadBalancers:
   addresses: [192.0.2.1, 192.0.2.2]
@@ -128,7 +128,10 @@ func TestMachines(t *testing.T) {
 		{node("n-1", ""), true, false},
 		{node("n-1", "hawser://n-1"), true, false},
 		{node("n-2", ""), true, true},
-		{node("renamed", "hawser://machine-2"), true, true},
+		{node("n-2", "hawser://machine-2"), true, true},
+		{node("n-1", "elsewhere://machine-2"), true, false},
+		{node("thief", "hawser://machine-2"), false, false}, // a node writes its provider ID itself
+		{node("n-1", "hawser://machine-2"), false, false},
 		{node("n-2", "hawser://machine-9"), false, false}, // another machine of that name
 		{node("n-3", ""), false, false},
 	} {
@@ -226,7 +229,7 @@ func TestPool(t *testing.T) {
 		{service("d", func(s *corev1.Service) { s.Spec.LoadBalancerIP = "192.0.2.2" }, 443), "192.0.2.2"},
 		{service("e", func(s *corev1.Service) { s.Spec.LoadBalancerIP = "192.0.2.9" }, 443), "loadBalancerIP 192.0.2.9 is none of the inventory's loadBalancers.addresses"},
 		{service("u", func(s *corev1.Service) { s.Spec.Ports[0].Protocol = corev1.ProtocolUDP }, 53), "port 53 is UDP: the tunnel has TCP alone"},
-		{service("b", nil, 443), "no address of the pool has the ports free: 192.0.2.1 by ns/a, 192.0.2.1 by ns/a, 192.0.2.2 by ns/d"},
+		{service("b", nil, 443), "no address of the pool has the ports free: 192.0.2.1 by ns/a, 192.0.2.2 by ns/d"},
 		{service("b", nil, 9090), "192.0.2.1"},
 		{service("f", nil, 8080), "192.0.2.1"}, // which b has left
 	} {

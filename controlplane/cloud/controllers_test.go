@@ -80,12 +80,13 @@ func TestNodesThatMayNotBeDeleted(t *testing.T) {
 	}, silent("n-1"), silent("n-2"))
 }
 
-// TestInitialize: a node gets its provider ID, labels and addresses, and loses the taint; one
-// without a machine keeps it.
+// TestInitialize: a node gets its provider ID, labels and addresses, and loses the taint. One
+// without a machine keeps it, also if it says that it has another's: it would get the
+// addresses of that.
 func TestInitialize(t *testing.T) {
 	taint := []corev1.Taint{{Key: api.TaintExternalCloudProvider, Value: "true", Effect: corev1.TaintEffectNoSchedule}}
-	known, unknown := node("n-1", ""), node("n-9", "")
-	known.Spec.Taints, unknown.Spec.Taints = taint, taint
+	known, unknown, thief := node("n-1", ""), node("n-9", ""), node("thief", "hawser://n-1")
+	known.Spec.Taints, unknown.Spec.Taints, thief.Spec.Taints = taint, taint, taint
 	known.Status.Addresses = append(known.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeHostName, Address: "host-1"})
 	inLab(t, func(l *lab) {
 		c := l.provider(strings.Replace(inventory, `rack: "7"`, `rack: "7", node.kubernetes.io/mine: "yes"`, 1))
@@ -109,22 +110,27 @@ func TestInitialize(t *testing.T) {
 				l.Errorf("label %s is %q, want %q", key, n.Labels[key], want)
 			}
 		}
-		if got := n.Status.Addresses; len(got) != 2 || got[0].Address != "10.0.0.1" || got[1].Address != "host-1" {
+		want := []corev1.NodeAddress{
+			{Type: corev1.NodeInternalIP, Address: "10.0.0.1"}, {Type: corev1.NodeExternalIP, Address: "198.51.100.1"}, {Type: corev1.NodeHostName, Address: "host-1"},
+		}
+		if got := n.Status.Addresses; !slices.Equal(got, want) {
 			l.Errorf("%v", got)
 		}
 		if got := l.events("Synced"); !slices.Equal(got, []string{"n-1: Node synced successfully"}) {
 			l.Errorf("%q", got)
 		}
-		n, err = l.client.CoreV1().Nodes().Get(l.ctx, "n-9", metav1.GetOptions{})
-		if err != nil || len(n.Spec.Taints) != 1 || n.Spec.ProviderID != "" {
-			l.Errorf("%+v, %v", n.Spec, err)
+		for name, id := range map[string]string{"n-9": "", "thief": "hawser://n-1"} {
+			n, err = l.client.CoreV1().Nodes().Get(l.ctx, name, metav1.GetOptions{})
+			if err != nil || len(n.Spec.Taints) != 1 || n.Spec.ProviderID != id || len(n.Labels) != 0 || n.Status.Addresses[0].Address == "10.0.0.1" {
+				l.Errorf("%s: %+v, %v, %v, %v", name, n.Spec, n.Labels, n.Status.Addresses, err)
+			}
 		}
 		for _, a := range l.client.Actions() {
 			if a.GetResource().Resource == "nodes" && a.GetVerb() == "create" {
 				l.Errorf("it makes a Node: %v", a)
 			}
 		}
-	}, known, unknown)
+	}, known, unknown, thief)
 }
 
 // asked counts how often a provider is asked for a load balancer.
@@ -221,6 +227,49 @@ func TestServices(t *testing.T) {
 		}
 		if len(l.events("EnsuringLoadBalancer")) == 0 || len(l.events("EnsuredLoadBalancer")) == 0 {
 			l.Error("no event tells of it")
+		}
+	})
+}
+
+// TestPoolExhausted: a Service whose ports are free nowhere stays without an address, an event
+// says who has them, and it gets them when they are given back.
+func TestPoolExhausted(t *testing.T) {
+	inLab(t, func(l *lab) {
+		c := l.provider("loadBalancers: {addresses: [192.0.2.1]}")
+		l.run(c, func(f informers.SharedInformerFactory) (func(context.Context), error) {
+			ctl, err := servicecontroller.New(c, l.client, f.Core().V1().Services(), f.Core().V1().Nodes(), "kubernetes", utilfeature.DefaultFeatureGate)
+			return func(ctx context.Context) { ctl.Run(ctx, 1, counted()) }, err
+		})
+		services := l.client.CoreV1().Services("ns")
+		for _, name := range []string{"first", "second"} {
+			if _, err := services.Create(l.ctx, service(name, nil, 80), metav1.CreateOptions{}); err != nil {
+				l.Fatal(err)
+			}
+			l.later(10 * time.Second)
+		}
+		address := func(name string) string {
+			s, err := services.Get(l.ctx, name, metav1.GetOptions{})
+			if err != nil {
+				l.Fatal(err)
+			}
+			if len(s.Status.LoadBalancer.Ingress) == 0 {
+				return ""
+			}
+			return s.Status.LoadBalancer.Ingress[0].IP
+		}
+		if first, second := address("first"), address("second"); first != "192.0.2.1" || second != "" {
+			l.Errorf("%q, %q", first, second)
+		}
+		const want = "second: Error syncing load balancer: failed to ensure load balancer: no address of the pool has the ports free: 192.0.2.1 by ns/first"
+		if got := l.events("SyncLoadBalancerFailed"); len(got) == 0 || got[0] != want {
+			l.Errorf("%q, want %q", got, want)
+		}
+		if err := services.Delete(l.ctx, "first", metav1.DeleteOptions{}); err != nil {
+			l.Fatal(err)
+		}
+		l.later(10 * time.Minute)
+		if got := address("second"); got != "192.0.2.1" {
+			l.Errorf("after the first is gone: %q", got)
 		}
 	})
 }

@@ -37,8 +37,8 @@ type Inventory struct {
 		Addresses []string `json:"addresses,omitempty"`
 	} `json:"loadBalancers,omitzero"`
 
-	pool         []netip.Addr // the addresses
-	byID, byNode map[string]*Machine
+	pool   []netip.Addr // the addresses
+	byNode map[string]*Machine
 }
 
 // A Machine may be a node.
@@ -64,7 +64,7 @@ func ParseInventory(b []byte) (*Inventory, error) {
 	if j, err := yaml.YAMLToJSON(b); err == nil && string(j) == "null" {
 		return nil, errors.New("line 1: it is empty; an inventory that says nothing is {}")
 	}
-	v := &Inventory{byID: make(map[string]*Machine), byNode: make(map[string]*Machine)}
+	v := &Inventory{byNode: make(map[string]*Machine)}
 	if err := yaml.UnmarshalStrict(b, v); err != nil {
 		return nil, place.Of(b, err)
 	}
@@ -81,6 +81,7 @@ func (v *Inventory) check() error {
 	if len(v.Machines) > maxMachines {
 		return fmt.Errorf("machines: %d, which is more than %d", len(v.Machines), maxMachines)
 	}
+	ids := make(map[string]bool)
 	for i := range v.Machines {
 		m := &v.Machines[i]
 		if err := m.check(); err != nil {
@@ -90,10 +91,10 @@ func (v *Inventory) check() error {
 		if v.byNode[m.Name] != nil {
 			return fmt.Errorf("machines[%d].name: %s is there twice", i, m.Name)
 		}
-		if v.byID[m.ID] != nil {
+		if ids[m.ID] {
 			return fmt.Errorf("machines[%d].id: %s is there twice", i, m.ID)
 		}
-		v.byNode[m.Name], v.byID[m.ID] = m, m
+		v.byNode[m.Name], ids[m.ID] = m, true
 	}
 	list := v.LoadBalancers.Addresses
 	if len(list) > maxAddresses {
@@ -144,11 +145,13 @@ func (m *Machine) check() error {
 	return nil
 }
 
-// machine is that of a node: the one of its provider ID, or of its name if it has none. It
-// is nil if there is none.
+// machine is that of a node, or nil if it has none: the one of its name, which its certificate
+// proves. A node writes its provider ID itself, so that finds no machine: it has to be that of
+// the machine.
 func (v *Inventory) machine(n *corev1.Node) *Machine {
-	if id, ok := strings.CutPrefix(n.Spec.ProviderID, Name+"://"); ok {
-		return v.byID[id]
+	m := v.byNode[n.Name]
+	if id, ok := strings.CutPrefix(n.Spec.ProviderID, Name+"://"); ok && m != nil && m.ID != id {
+		return nil
 	}
-	return v.byNode[n.Name]
+	return m
 }
