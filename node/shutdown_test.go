@@ -12,6 +12,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/hawser-project/hawser/node/pods"
 )
 
 func (w *world) wantReady(want string) {
@@ -93,6 +95,16 @@ func TestShutdownIsInTheStatus(t *testing.T) {
 		w.wantReady("True KubeletReady kubelet is posting ready status")
 		if !w.sawEvent("Shutdown manager detected shutdown cancellation") {
 			t.Error("no event of the cancellation")
+		}
+	})
+}
+
+// TestNoGrace: without any time for pods there is no lock, and nothing to wait for.
+func TestNoGrace(t *testing.T) {
+	none := []pods.Phase{{}, {Priority: pods.CriticalPriority}}
+	inWorld(t, func(w *world) { w.cfg.Shutdown = none }, func(w *world) {
+		if err := w.n.watchShutdown(w.t.Context()); err != nil {
+			t.Error(err)
 		}
 	})
 }

@@ -24,7 +24,7 @@ const patience = time.Minute
 // A world has a bus, and a Watcher once it is started.
 type world struct {
 	t    *testing.T
-	bus  *logindtest.Bus
+	bus  *logindtest.Bus // nil if it is the machine's
 	cfg  Config
 	log  chan string
 	did  chan string   // what the Watcher has called
@@ -32,8 +32,14 @@ type world struct {
 }
 
 func newWorld(t *testing.T) *world {
-	w := &world{t: t, bus: logindtest.StartBus(t), log: make(chan string, 100), did: make(chan string, 10), done: make(chan struct{})}
+	w := onBusOfMachine(t)
+	w.bus = logindtest.StartBus(t)
 	t.Setenv("DBUS_SYSTEM_BUS_ADDRESS", w.bus.Address)
+	return w
+}
+
+func onBusOfMachine(t *testing.T) *world {
+	w := &world{t: t, log: make(chan string, 100), did: make(chan string, 10), done: make(chan struct{})}
 	w.cfg = Config{
 		Delay: 30 * time.Second, DropIn: filepath.Join(t.TempDir(), "logind.conf.d", "99-kubelet.conf"), Retry: 10 * time.Millisecond,
 		Begin: func(ctx context.Context) {
@@ -58,7 +64,8 @@ func (w writer) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func (w *world) start() {
+// start runs a Watcher until stop or the end of the test.
+func (w *world) start() (stop func()) {
 	s, err := New(w.cfg)
 	if err != nil {
 		w.t.Fatal(err)
@@ -69,10 +76,9 @@ func (w *world) start() {
 		defer close(ended)
 		s.Run(ctx)
 	}()
-	w.t.Cleanup(func() {
-		cancel()
-		<-ended
-	})
+	stop = func() { cancel(); <-ended }
+	w.t.Cleanup(stop)
+	return stop
 }
 
 // logged waits for a line, and fails at one with one of never before.
