@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/informers"
 
 	"github.com/hawser-project/hawser/auth"
+	"github.com/hawser-project/hawser/auth/answers"
 	"github.com/hawser-project/hawser/auth/kubeauth"
 	"github.com/hawser-project/hawser/auth/kubeauth/place"
 	"github.com/hawser-project/hawser/auth/rbac"
@@ -191,7 +192,7 @@ func (o *accessOptions) newWebhook(files *auth.Files) (webhookAuthorizer, error)
 			return nil, place.Of(contents[0], err)
 		}
 		config.Timeout = cmp.Or(o.webhookTimeout, webhookTimeout)
-		config.Wrap(apiserver.BoundAnswers)
+		config.Wrap(answers.Bound)
 		return webhook.New(config, "v1", o.allowedTTL, o.deniedTTL, webhookutil.DefaultRetryBackoffWithInitialDelay(webhookBackoff),
 			authorizer.DecisionNoOpinion, nil, "webhook", webhookmetrics.NoopAuthorizerMetrics{}, authorizationcel.NewDefaultCompiler())
 	}, o.webhookConfig)

@@ -24,6 +24,8 @@ import (
 	openapiv3aggregator "k8s.io/kube-aggregator/pkg/controllers/openapiv3/aggregator"
 	remoteavailability "k8s.io/kube-aggregator/pkg/controllers/status/remote"
 	"k8s.io/kube-openapi/pkg/handler3"
+
+	"github.com/hawser-project/hawser/auth/answers"
 )
 
 const (
@@ -171,7 +173,7 @@ func (e *elsewhere) ask(w http.ResponseWriter, r *http.Request, svc *apiregistra
 			p.Out.Header.Del("Authorization")
 		},
 		ModifyResponse: func(answer *http.Response) error {
-			answer.Body = &boundedBody{ReadCloser: answer.Body, most: most, left: most}
+			answer.Body = answers.Body(answer.Body, most)
 			return nil
 		},
 		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, err error) {

@@ -23,6 +23,7 @@ import (
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/rest"
 
+	"github.com/hawser-project/hawser/auth/answers"
 	"github.com/hawser-project/hawser/controlplane/apiserver/kubelet"
 )
 
@@ -83,7 +84,7 @@ func (s *Server) toWebhooks(otherwise webhook.AuthenticationInfoResolver) webhoo
 			if err != nil {
 				return nil, err
 			}
-			c.Wrap(BoundAnswers)
+			c.Wrap(answers.Bound)
 			if s.cfg.ToURLs != nil {
 				c.Dial = s.cfg.ToURLs
 			}
@@ -94,7 +95,7 @@ func (s *Server) toWebhooks(otherwise webhook.AuthenticationInfoResolver) webhoo
 			if err != nil {
 				return nil, err
 			}
-			c.Wrap(BoundAnswers)
+			c.Wrap(answers.Bound)
 			c.Dial = s.toService
 			return c, nil
 		},

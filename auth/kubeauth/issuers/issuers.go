@@ -10,18 +10,25 @@
 // One rule is ours: an issuer cannot authenticate the cluster's own identities. A user or a
 // group whose name starts with "system:" is refused. Bind a role to the issuer's groups
 // instead.
+//
+// An issuer may be hostile: package answers bounds what is read of each of its answers.
 package issuers
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
+	"net/http"
 	"strings"
 	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	api "k8s.io/apiserver/pkg/apis/apiserver"
 	"k8s.io/apiserver/pkg/apis/apiserver/install"
 	"k8s.io/apiserver/pkg/apis/apiserver/validation"
@@ -30,16 +37,22 @@ import (
 	tokencache "k8s.io/apiserver/pkg/authentication/token/cache"
 	"k8s.io/apiserver/pkg/authentication/token/union"
 	"k8s.io/apiserver/plugin/pkg/authenticator/token/oidc"
+	certutil "k8s.io/client-go/util/cert"
 
 	"github.com/hawser-project/hawser/auth"
+	"github.com/hawser-project/hawser/auth/answers"
 	"github.com/hawser-project/hawser/auth/kubeauth/place"
 )
 
 // what describes the file in errors and in the log.
 const what = "issuers of tokens"
 
-// kept is how long a valid token is cached.
-const kept = 10 * time.Second
+const (
+	// kept is how long a valid token is cached.
+	kept = 10 * time.Second
+	// askTimeout bounds a request to an issuer, as in the library.
+	askTimeout = 30 * time.Second
+)
 
 // Config configures Issuers.
 type Config struct {
@@ -153,10 +166,13 @@ func (i *Issuers) decode(text []byte) (*api.AuthenticationConfiguration, error) 
 	if c.Anonymous != nil {
 		return nil, errors.New("anonymous: take it out, requests without credentials may ask for health and version only")
 	}
-	if err := validation.ValidateAuthenticationConfiguration(i.compiler, c, i.cfg.Own).ToAggregate(); err != nil {
-		return nil, err
+	faults := validation.ValidateAuthenticationConfiguration(i.compiler, c, i.cfg.Own)
+	for n, jwt := range c.JWT {
+		if jwt.Issuer.EgressSelectorType != "" {
+			faults = append(faults, field.Forbidden(field.NewPath("jwt").Index(n).Child("issuer", "egressSelectorType"), "issuers are asked directly: take it out"))
+		}
 	}
-	return c, nil
+	return c, faults.ToAggregate()
 }
 
 // generation starts to read the keys of the issuers of c.
@@ -165,14 +181,15 @@ func (i *Issuers) generation(c *api.AuthenticationConfiguration) (*generation, e
 	g := &generation{stop: cancel}
 	var tokens []authenticator.Token
 	for _, jwt := range c.JWT {
-		options := oidc.Options{
+		client, err := asking(&jwt.Issuer)
+		if err != nil {
+			cancel()
+			return nil, fmt.Errorf("issuer %s: %w", jwt.Issuer.URL, err)
+		}
+		t, err := oidc.New(ctx, oidc.Options{
 			JWTAuthenticator: jwt, Compiler: i.compiler, DisallowedIssuers: i.cfg.Own,
-			SupportedSigningAlgs: oidc.AllValidSigningAlgorithms(),
-		}
-		if ca := jwt.Issuer.CertificateAuthority; ca != "" {
-			options.CAContentProvider = authority(ca)
-		}
-		t, err := oidc.New(ctx, options)
+			SupportedSigningAlgs: oidc.AllValidSigningAlgorithms(), Client: client,
+		})
 		if err != nil {
 			cancel()
 			return nil, fmt.Errorf("issuer %s: %w", jwt.Issuer.URL, err)
@@ -193,10 +210,18 @@ func (i *Issuers) AuthenticateToken(ctx context.Context, token string) (*authent
 	return nil, false, nil
 }
 
-// authority is an issuer's authority, in PEM.
-type authority string
-
-func (a authority) CurrentCABundleContent() []byte { return []byte(a) }
+// asking returns a client like the library's own, which bounds what it reads of an answer.
+func asking(i *api.Issuer) (*http.Client, error) {
+	var roots *x509.CertPool // nil means the machine's
+	if i.CertificateAuthority != "" {
+		var err error
+		if roots, err = certutil.NewPoolFromBytes([]byte(i.CertificateAuthority)); err != nil {
+			return nil, fmt.Errorf("certificateAuthority: %w", err)
+		}
+	}
+	t := utilnet.SetTransportDefaults(&http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}})
+	return &http.Client{Transport: answers.Bound(t), Timeout: askTimeout}, nil
+}
 
 // foreign refuses users with names of the cluster's own.
 type foreign struct{ tokens authenticator.Token }

@@ -251,3 +251,41 @@ func TestWrongFiles(t *testing.T) {
 		}
 	}
 }
+
+// TestEndlessIssuer: of an answer without an end little is read, whichever it is, and the
+// tokens are nobody's.
+func TestEndlessIssuer(t *testing.T) {
+	elsewhere := map[string]any{"_claim_names": map[string]string{"groups": "there"}}
+	for path, want := range map[string]string{
+		"/.well-known/openid-configuration": "not initialized", "/keys": "the answer has more than", "/claims": "could not decode distributed claim response",
+	} {
+		t.Run(path, func(t *testing.T) {
+			is := issuertest.New(t)
+			elsewhere["_claim_sources"] = map[string]any{"there": map[string]string{"endpoint": is.URL + "/claims"}}
+			token := is.Token(elsewhere)
+			read := is.Flow(path)
+			i, _, _ := believing(t, issuertest.File(is.Entry("corp:")))
+			i.becomes(t, token, want)
+			select {
+			case n := <-read:
+				if n >= issuertest.MostSent {
+					t.Errorf("%d bytes were read", n)
+				}
+			case <-time.After(patience):
+				t.Error("it is not asked, or read on")
+			}
+		})
+	}
+}
+
+// TestNoEgress: a way to an issuer that is not taken is refused with its line.
+func TestNoEgress(t *testing.T) {
+	text := strings.Replace(issuertest.File(issuertest.New(t).Entry("corp:")), `"audiences":`, `"egressSelectorType": "cluster", "audiences":`, 1)
+	file := filepath.Join(t.TempDir(), "issuers")
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := Check(Config{File: file}); err == nil || !strings.Contains(err.Error(), "line 1: jwt[0].issuer.egressSelectorType: ") || !strings.Contains(err.Error(), "issuers are asked directly") {
+		t.Errorf("got %v", err)
+	}
+}

@@ -3,6 +3,7 @@
 package issuertest
 
 import (
+	"bytes"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -28,6 +29,8 @@ type Issuer struct {
 	key  *ecdsa.PrivateKey
 	id   string
 	down bool
+	flow string   // the path of an answer without an end
+	read chan int // how much was taken of it
 }
 
 // New serves until the test ends.
@@ -59,10 +62,39 @@ func (i *Issuer) SetDown(down bool) {
 	i.down = down
 }
 
+// MostSent is where an answer without an end gives up: far beyond what may be read of it.
+const MostSent = 64 << 20
+
+// Flow has answers at a path have no end. The channel has how much was taken of the first.
+func (i *Issuer) Flow(path string) <-chan int {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.flow, i.read = path, make(chan int, 1)
+	return i.read
+}
+
+// flood answers without an end.
+func flood(w http.ResponseWriter) (n int) {
+	chunk := bytes.Repeat([]byte(" "), 1<<16)
+	for err := error(nil); err == nil && n < MostSent; {
+		var more int
+		more, err = w.Write(chunk)
+		n += more
+	}
+	return n
+}
+
 // ServeHTTP serves the two documents of OpenID Connect Discovery.
 func (i *Issuer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
+	if r.URL.Path == i.flow {
+		select {
+		case i.read <- flood(w):
+		default:
+		}
+		return
+	}
 	w.Header().Set("Content-Type", "application/json")
 	switch {
 	case i.down:
@@ -76,7 +108,8 @@ func (i *Issuer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// Token is a token of the issuer, with the claims of change.
+// Token is a token of the issuer, with the claims of change. Groups that its _claim_names has
+// elsewhere are not in it.
 func (i *Issuer) Token(change map[string]any) string {
 	i.t.Helper()
 	i.mu.Lock()
@@ -90,6 +123,9 @@ func (i *Issuer) Token(change map[string]any) string {
 		"iat": time.Now().Unix(), "exp": time.Now().Add(time.Hour).Unix(),
 	}
 	maps.Copy(claims, change)
+	if _, elsewhere := change["_claim_names"]; elsewhere {
+		delete(claims, "groups")
+	}
 	text, err := jwt.Signed(s).Claims(claims).Serialize()
 	if err != nil {
 		i.t.Fatal(err)
