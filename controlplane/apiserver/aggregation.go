@@ -96,7 +96,10 @@ func (s *Server) newChain(p *parts, rows []row) (*chain, error) {
 // builtin is left to the caller.
 func (s *Server) newAggregator(p *parts, builtin *genericapiserver.GenericAPIServer, ext *apiextensionsserver.CustomResourceDefinitions) (*aggregatorserver.APIAggregator, error) {
 	c := p.link()
-	c.BuildHandlerChainFunc = p.config.BuildHandlerChainFunc
+	lists := &foreignLists{log: s.cfg.Log}
+	c.BuildHandlerChainFunc = func(h http.Handler, c *genericapiserver.Config) http.Handler {
+		return p.config.BuildHandlerChainFunc(lists.bound(h), c)
+	}
 	c.RESTOptionsGetter = foreign{p.back, aggregatorscheme.Codecs.LegacyCodec(apiregistrationv1.SchemeGroupVersion)}
 	c.MergedResourceConfig = aggregatorserver.DefaultAPIResourceConfigSource()
 	c.OpenAPIV3Config = genericapiserver.DefaultOpenAPIV3Config(aggregatoropenapi.GetOpenAPIDefinitions, p.names)
@@ -115,6 +118,7 @@ func (s *Server) newAggregator(p *parts, builtin *genericapiserver.GenericAPISer
 	if err != nil {
 		return nil, fmt.Errorf("aggregator: %w", err)
 	}
+	lists.services = agg.APIRegistrationInformers.Apiregistration().V1().APIServices().Lister()
 	if err = boundDiscovery(agg, s.cfg.Log); err != nil {
 		return nil, fmt.Errorf("aggregator: %w", err)
 	}

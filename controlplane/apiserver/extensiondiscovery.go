@@ -41,15 +41,16 @@ type boundedDiscovery struct {
 func (d boundedDiscovery) AddAPIService(svc *apiregistrationv1.APIService, h http.Handler) {
 	log := d.log.With("apiservice", svc.Name)
 	d.DiscoveryAggregationController.AddAPIService(svc, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		h.ServeHTTP(&boundedWriter{ResponseWriter: w, left: discoveryBytes, log: log}, r)
+		h.ServeHTTP(&boundedWriter{ResponseWriter: w, what: "list of its kinds", most: discoveryBytes, left: discoveryBytes, log: log}, r)
 	}))
 }
 
 // A boundedWriter takes so many bytes of an answer and fails then.
 type boundedWriter struct {
 	http.ResponseWriter
-	left int
-	log  *slog.Logger
+	what       string // of an extension server
+	most, left int
+	log        *slog.Logger
 }
 
 var errTooLong = errors.New("the answer is too long")
@@ -58,7 +59,7 @@ var errTooLong = errors.New("the answer is too long")
 func (w *boundedWriter) Write(b []byte) (int, error) {
 	if len(b) > w.left {
 		w.left = 0
-		w.log.Warn("an extension server's list of its kinds is too long and is not read on", "limit", discoveryBytes)
+		w.log.Warn("an extension server's "+w.what+" is too long and is not read on", "limit", w.most)
 		return 0, errTooLong
 	}
 	w.left -= len(b)
