@@ -164,6 +164,15 @@ func (l locked) Write(b []byte) (int, error) {
 
 func TestEnabled(t *testing.T) {
 	all := Names()
+	for _, name := range []string{ // upstream's, as kube-controller-manager --help has them
+		"node-lifecycle-controller", "taint-eviction-controller", "node-ipam-controller", "pod-garbage-collector-controller", "garbage-collector-controller",
+		"certificatesigningrequest-approving-controller", "certificatesigningrequest-signing-controller", "certificatesigningrequest-cleaner-controller",
+		"ttl-after-finished-controller", "root-ca-certificate-publisher-controller", "serviceaccount-controller", "namespace-controller", "job-controller",
+	} {
+		if !slices.Contains(all, name) {
+			t.Errorf("there is no %s", name)
+		}
+	}
 	without := func(drop ...string) []string {
 		return slices.DeleteFunc(slices.Clone(all), func(n string) bool { return slices.Contains(drop, n) })
 	}

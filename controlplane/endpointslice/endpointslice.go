@@ -181,8 +181,10 @@ func (c *Controller) sliceChanged(add func(key string)) func(was, is any) {
 				return // ours, which we deleted
 			}
 			slice = old
-		case old != nil && old.Labels[discoveryv1.LabelServiceName] != slice.Labels[discoveryv1.LabelServiceName]:
-			if key, err := reconcile.ServiceControllerKey(old); err == nil && managed(old) {
+		case old != nil && managed(old) && (!managed(slice) || old.Labels[discoveryv1.LabelServiceName] != slice.Labels[discoveryv1.LabelServiceName]):
+			// Somebody has taken it away from its Service: the library would wait for it for ever.
+			c.tracker.HandleDeletion(old)
+			if key, err := reconcile.ServiceControllerKey(old); err == nil {
 				add(key)
 			}
 		case !managed(slice) && (old == nil || !managed(old)), managed(slice) && !c.tracker.ShouldSync(slice):

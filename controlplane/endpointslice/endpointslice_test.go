@@ -288,6 +288,37 @@ func TestOthersWrites(t *testing.T) {
 	}, service(nil), pod("a", "10.0.0.1", true))
 }
 
+// TestTakenAway: a slice that somebody takes away from its Service is replaced.
+func TestTakenAway(t *testing.T) {
+	for name, labels := range map[string]string{
+		"of nobody":       `{"kubernetes.io/service-name":null}`,
+		"of another":      `{"kubernetes.io/service-name":"other"}`,
+		"not ours":        `{"endpointslice.kubernetes.io/managed-by":"me"}`,
+		"without a label": "null",
+	} {
+		t.Run(name, func(t *testing.T) {
+			run(t, Config{}, func(w *world) {
+				of := func() []discoveryv1.EndpointSlice {
+					list, err := w.client.DiscoveryV1().EndpointSlices("ns").List(w.ctx, metav1.ListOptions{LabelSelector: "kubernetes.io/service-name=web," + discoveryv1.LabelManagedBy + "=" + ManagedBy})
+					w.must(err)
+					return list.Items
+				}
+				w.settle()
+				was := of()
+				if len(was) != 1 {
+					w.Fatalf("there are %d", len(was))
+				}
+				_, err := w.client.DiscoveryV1().EndpointSlices("ns").Patch(w.ctx, was[0].Name, "application/merge-patch+json", []byte(`{"metadata":{"labels":`+labels+`}}`), metav1.PatchOptions{})
+				w.must(err)
+				w.settle()
+				if is := of(); len(is) != 1 || is[0].Name == was[0].Name || len(is[0].Endpoints) != 1 {
+					w.Errorf("%s was taken away, there are %+v", was[0].Name, is)
+				}
+			}, service(nil), pod("a", "10.0.0.1", true))
+		})
+	}
+}
+
 // TestHandMade: of a Service without a selector, and of one that is a name elsewhere,
 // somebody else says where it leads. Endpoints of the former are mirrored.
 func TestHandMade(t *testing.T) {
