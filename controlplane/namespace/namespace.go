@@ -38,6 +38,7 @@ const (
 	DefaultRecheck = time.Second
 	maxRecheck     = 15 * time.Second
 	page           = 500 // objects per list request
+	maxPages       = 200 // of one kind: an extension server may always have another
 )
 
 // Config configures a Controller. The zero value is good.
@@ -229,7 +230,7 @@ func (c *Controller) purge(ctx context.Context, k kind, ns string, found *findin
 		}
 	}
 	next := ""
-	for {
+	for range maxPages {
 		list, err := r.List(ctx, metav1.ListOptions{Limit: page, Continue: next})
 		if apierrors.IsNotFound(err) || apierrors.IsMethodNotSupported(err) {
 			return nil
@@ -250,4 +251,5 @@ func (c *Controller) purge(ctx context.Context, k kind, ns string, found *findin
 			return nil
 		}
 	}
+	return fmt.Errorf("list: there are more than %d objects, the others are for later", maxPages*page)
 }

@@ -44,6 +44,7 @@ type store struct {
 	mu      sync.Mutex
 	objects map[string]map[string]*object
 	fails   map[string]error // by verb and resource
+	endless string           // a resource whose list has always another page
 	log     []string         // verb and resource of each call
 }
 
@@ -112,6 +113,11 @@ func (k *kindOf) List(_ context.Context, o metav1.ListOptions) (*metav1.PartialO
 	maps.DeleteFunc(objs, func(_ string, o *object) bool {
 		return !o.going.IsZero() && !time.Now().Before(o.going) && len(o.finalizers) == 0
 	})
+	if k.gr.String() == k.store.endless {
+		list := &metav1.PartialObjectMetadataList{Items: []metav1.PartialObjectMetadata{{ObjectMeta: metav1.ObjectMeta{Namespace: k.ns, Name: "x"}}}}
+		list.Continue = "more"
+		return list, nil
+	}
 	// Two to a page, so that paging is seen to work.
 	names := slices.Sorted(maps.Keys(objs))
 	names = slices.DeleteFunc(names, func(n string) bool { return n <= o.Continue })
@@ -363,6 +369,27 @@ func TestFailuresAreToldAndRetried(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestEndlessPages: a server whose list has always another page keeps nobody, and the namespace
+// goes once the list ends.
+func TestEndlessPages(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &store{objects: map[string]map[string]*object{}, endless: "deployments.apps"}
+		b := start(t, terminating(), s)
+		defer b.stop()
+		ns := b.after(time.Minute)
+		if ns == nil {
+			t.Fatal("gone with objects in it")
+		}
+		if got := says(ns, corev1.NamespaceDeletionContentFailure); !strings.Contains(got, "deployments.apps: list: there are more than 100000 objects") {
+			t.Errorf("says %q", got)
+		}
+		s.change(func() { s.endless = "" })
+		if ns := b.after(maxRecheck + time.Second); ns != nil {
+			t.Errorf("still there: %+v", ns.Status)
+		}
+	})
 }
 
 // TestOtherFinalizersStay: only ours is taken away.
