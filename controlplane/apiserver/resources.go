@@ -57,7 +57,7 @@ func coreRows() []row {
 		}),
 		of[corev1.Service, corev1.ServiceList](v1, "Service", "services", "service", row{
 			short: []string{"svc"}, inAll: true, status: true, upsert: true,
-			fields: selecting(serviceFields),
+			fields: selecting(serviceFields), onUpdate: updating(dropBalanced),
 		}),
 		of[corev1.Endpoints, corev1.EndpointsList](v1, "Endpoints", "endpoints", "endpoints", row{ //nolint:staticcheck // old clients read it still
 			short: []string{"ep"}, upsert: true,

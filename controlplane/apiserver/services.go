@@ -88,6 +88,13 @@ func dropUnused(s, old *corev1.Service) {
 	}
 }
 
+// dropBalanced takes the address of a load balancer from a service that wants none any more.
+func dropBalanced(_ context.Context, s, _ *corev1.Service) {
+	if s.Spec.Type != corev1.ServiceTypeLoadBalancer {
+		s.Status.LoadBalancer = corev1.LoadBalancerStatus{}
+	}
+}
+
 // isExternal tells services that traffic from outside the cluster can reach.
 func isExternal(s *corev1.Service) bool {
 	switch s.Spec.Type {

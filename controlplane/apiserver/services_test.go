@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 )
 
@@ -73,6 +74,30 @@ func TestServiceAddresses(t *testing.T) {
 		t.Fatal(err)
 	}
 	must(make("again", func(s *corev1.ServiceSpec) { s.ClusterIP = ip.String() }))(t)
+}
+
+// TestBalancedNoMore: a service that stops to be of type LoadBalancer loses the address of its
+// load balancer, as no status without it could be written otherwise.
+func TestBalancedNoMore(t *testing.T) {
+	ctx, services := t.Context(), shared.client.CoreV1().Services(namespace(t))
+	s := must(services.Create(ctx, &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Name: "a", Finalizers: []string{"service.kubernetes.io/load-balancer-cleanup"}},
+		Spec:       corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, Ports: []corev1.ServicePort{{Port: 80}}},
+	}, metav1.CreateOptions{}))(t)
+	s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "192.0.2.1"}}
+	s = must(services.UpdateStatus(ctx, s, metav1.UpdateOptions{}))(t)
+	s.Labels = map[string]string{"a": "b"}
+	if s = must(services.Update(ctx, s, metav1.UpdateOptions{}))(t); len(s.Status.LoadBalancer.Ingress) != 1 {
+		t.Errorf("%+v", s.Status)
+	}
+	s.Spec.Type = corev1.ServiceTypeClusterIP
+	if s = must(services.Update(ctx, s, metav1.UpdateOptions{}))(t); len(s.Status.LoadBalancer.Ingress) != 0 {
+		t.Errorf("%+v", s.Status)
+	}
+	// The service controller takes its finalizer away by the status.
+	if _, err := services.Patch(ctx, "a", types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{}, "status"); err != nil {
+		t.Error(err)
+	}
 }
 
 // TestServiceAddressesAtOnce makes services side by side: no two get the same.
