@@ -54,8 +54,6 @@ const leaveOut = "leave it out"
 func podSecurity(pod *corev1.Pod) error {
 	spec := &pod.Spec
 	switch {
-	case spec.HostPID:
-		return &unsupported{field: "spec.hostPID", remedy: "each container has process ids of its own"}
 	case isTrue(spec.ShareProcessNamespace):
 		return &unsupported{field: "spec.shareProcessNamespace", remedy: "each container has process ids of its own"}
 	case spec.HostUsers != nil && !*spec.HostUsers:
@@ -114,7 +112,7 @@ func labels(at string, selinux *corev1.SELinuxOptions, windows *corev1.WindowsSe
 // securityOf returns what the runtime enforces. A setting of the container takes
 // precedence over the pod's. filtered is used if neither sets a seccomp profile.
 func securityOf(pod *corev1.Pod, c *corev1.Container, filtered bool) runtime.Security {
-	out := runtime.Security{HostIPC: pod.Spec.HostIPC}
+	out := runtime.Security{HostIPC: pod.Spec.HostIPC, HostPID: pod.Spec.HostPID}
 	seccomp := (*corev1.SeccompProfile)(nil)
 	if p := pod.Spec.SecurityContext; p != nil {
 		seccomp = p.SeccompProfile

@@ -37,7 +37,7 @@ func TestRefusedSecurity(t *testing.T) {
 		"nothing":          {change: func(*corev1.Pod) {}},
 		"hostNetwork":      {change: func(p *corev1.Pod) { p.Spec.HostNetwork = true }},
 		"hostIPC":          {change: func(p *corev1.Pod) { p.Spec.HostIPC = true }},
-		"hostPID":          {func(p *corev1.Pod) { p.Spec.HostPID = true }, securityReason, "spec.hostPID is not supported"},
+		"hostPID":          {change: func(p *corev1.Pod) { p.Spec.HostPID = true }},
 		"shared processes": {func(p *corev1.Pod) { p.Spec.ShareProcessNamespace = ptr.To(true) }, securityReason, "spec.shareProcessNamespace"},
 		"separate":         {change: func(p *corev1.Pod) { p.Spec.ShareProcessNamespace = ptr.To(false) }},
 		"user namespace":   {func(p *corev1.Pod) { p.Spec.HostUsers = ptr.To(false) }, securityReason, "spec.hostUsers: false"},
@@ -98,11 +98,11 @@ func TestRefusedSecurity(t *testing.T) {
 
 func TestSecurityOf(t *testing.T) {
 	p := newPod("p", func(p *corev1.Pod) {
-		p.Spec.HostIPC = true
+		p.Spec.HostIPC, p.Spec.HostPID = true, true
 		p.Spec.SecurityContext = &corev1.PodSecurityContext{SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}}
 	})
 	c := &p.Spec.Containers[0]
-	if got, want := securityOf(p, c, false), (runtime.Security{HostIPC: true, DefaultSeccomp: true}); !reflect.DeepEqual(got, want) {
+	if got, want := securityOf(p, c, false), (runtime.Security{HostIPC: true, HostPID: true, DefaultSeccomp: true}); !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v", got)
 	}
 	c.SecurityContext = &corev1.SecurityContext{
@@ -111,7 +111,7 @@ func TestSecurityOf(t *testing.T) {
 		SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeUnconfined},
 	}
 	want := runtime.Security{
-		Privileged: true, AddCapabilities: []string{"NET_ADMIN"}, DropCapabilities: []string{"ALL"}, ReadOnlyRoot: true, NoNewPrivileges: true, HostIPC: true,
+		Privileged: true, AddCapabilities: []string{"NET_ADMIN"}, DropCapabilities: []string{"ALL"}, ReadOnlyRoot: true, NoNewPrivileges: true, HostIPC: true, HostPID: true,
 	}
 	if got := securityOf(p, c, false); !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, want %+v", got, want)

@@ -13,6 +13,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 
 	"github.com/hawser-project/hawser/node/fence"
 	"github.com/hawser-project/hawser/node/runtime"
@@ -313,14 +314,14 @@ func TestStaticFence(t *testing.T) {
 func TestStaticRefused(t *testing.T) {
 	inStaticWorld(t, memory.Options{}, func(w *staticWorld) {
 		a := staticPod("a", "1")
-		a.Spec.HostPID = true
+		a.Spec.ShareProcessNamespace = ptr.To(true)
 		w.online()
 		w.define(a)
 		w.start()
 		advance(time.Minute)
 		w.wantStarts(a, 0, false)
 		w.wantPhase(a.Name, corev1.PodFailed)
-		if st := w.pod(a.Name).Status; !strings.Contains(st.Message, "hostPID") {
+		if st := w.pod(a.Name).Status; !strings.Contains(st.Message, "shareProcessNamespace") {
 			t.Errorf("status %+v", st)
 		}
 		ctx, cancel := context.WithCancel(w.t.Context())

@@ -115,6 +115,8 @@ type Security struct {
 	DefaultSeccomp bool
 	// HostIPC shares System V IPC and message queues with the machine.
 	HostIPC bool
+	// HostPID shares process ids with the machine: all its processes are seen.
+	HostPID bool
 }
 
 // A Container is the configuration of one attempt of one container.

@@ -218,7 +218,7 @@ func startShim(s *spec) (*conn, *exec.Cmd, error) {
 	cmd.Dir = "/"
 	cmd.Stderr = errs
 	cmd.ExtraFiles = []*os.File{theirs, ln, held} // controlFD, listenFD, lockFD
-	cmd.SysProcAttr = shimAttributes(s.Isolation, uid, gid, s.Container.Security.HostIPC)
+	cmd.SysProcAttr = shimAttributes(s.Isolation, uid, gid, s.Container.Security)
 	if err := cmd.Start(); err != nil {
 		_ = conn.Close()
 		return nil, nil, err

@@ -76,8 +76,8 @@ func ticksAt(ticks uint64) time.Time {
 }
 
 // containerEnv is the variable with the container's id in the environment of each process
-// of a container without namespaces. It identifies processes that have left their session
-// and whose parents have ended.
+// of a container that shares process ids with the machine. It identifies processes that have
+// left their session and whose parents have ended.
 const containerEnv = "HAWSER_CONTAINER"
 
 // maxEnviron bounds what is read of an environment. The kernel's default limit is 2 MiB;
@@ -135,10 +135,11 @@ func hasMark(environ []byte, id string) bool {
 // being killed.
 const killPasses = 20
 
-// killRemaining kills the processes of a container without namespaces whose shim has died:
-// those with its mark, and those of its session if the session is still the container's.
+// killRemaining kills the processes of a container that shares process ids with the machine
+// and whose shim has died: those with its mark, and those of its session if the session is
+// still the container's.
 func killRemaining(s *spec, r *record) {
-	if s.Isolation != None || !r.sameBoot() {
+	if !s.sharesPIDs() || !r.sameBoot() {
 		return
 	}
 	for range killPasses {

@@ -243,40 +243,44 @@ func TestKillProcess(t *testing.T) {
 	killProcess(p) // it has ended
 }
 
-// TestDaemonsDieWithTheirShim: a process of a container without namespaces that has left its
-// session and its parents, by setsid and a second fork, ends with its shim.
+// TestDaemonsDieWithTheirShim: a process of a container with the machine's process ids that
+// has left its session and its parents, by setsid and a second fork, ends with its shim.
 func TestDaemonsDieWithTheirShim(t *testing.T) {
-	g := newRig(t, Config{Isolation: None})
-	fifo := filepath.Join(t.TempDir(), "fifo")
-	if err := unix.Mkfifo(fifo, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	r, err := unix.Open(fifo, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer closeFD(r)
-	for i, how := range []string{"the command ends", "its shim is killed"} {
-		script := "exec 3>" + fifo + "; (setsid sh -c 'trap \"\" HUP TERM; echo ready; exec sleep 1000' &) ; exec 3>&-; read x; exit 0"
-		c := g.container(strings.ReplaceAll(how, " ", "-"), script)
-		c.Stdin = true
-		c.Attempt = i
-		id := g.start(c)
-		g.waitLog(id, "ready")
-		if i == 0 {
-			if err := g.Stop(g.ctx, id, 0); err != nil {
-				t.Fatal(err)
+	eachIsolation(t, func(t *testing.T, iso Isolation) {
+		g := newRig(t, Config{Isolation: iso})
+		fifo := filepath.Join(t.TempDir(), "fifo")
+		if err := unix.Mkfifo(fifo, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		r, err := unix.Open(fifo, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer closeFD(r)
+		for i, how := range []string{"the command ends", "its shim is killed"} {
+			script := "exec 3>" + fifo + "; (setsid sh -c 'trap \"\" HUP TERM; echo ready; exec sleep 1000' &) ; exec 3>&-; read x; exit 0"
+			c := g.container(strings.ReplaceAll(how, " ", "-"), script)
+			c.Mounts = []runtime.Mount{{HostPath: fifo, ContainerPath: fifo}}
+			c.Security.HostPID = true
+			c.Stdin = true
+			c.Attempt = i
+			id := g.start(c)
+			g.waitLog(id, "ready")
+			if i == 0 {
+				if err := g.Stop(g.ctx, id, 0); err != nil {
+					t.Fatal(err)
+				}
+			} else {
+				g.containers[id].killShim()
 			}
-		} else {
-			g.containers[id].killShim()
+			g.wait(id)
+			// Once no process has it open for writing, there is nothing to wait for.
+			fds := []unix.PollFd{{Fd: int32(r), Events: unix.POLLIN}}
+			if _, err := unix.Poll(fds, int(patience.Milliseconds())); err != nil || fds[0].Revents&unix.POLLHUP == 0 {
+				t.Errorf("%s: its daemon lives on (%v, %#x)", how, err, fds[0].Revents)
+			}
 		}
-		g.wait(id)
-		// Once no process has it open for writing, there is nothing to wait for.
-		fds := []unix.PollFd{{Fd: int32(r), Events: unix.POLLIN}}
-		if _, err := unix.Poll(fds, int(patience.Milliseconds())); err != nil || fds[0].Revents&unix.POLLHUP == 0 {
-			t.Errorf("%s: its daemon lives on (%v, %#x)", how, err, fds[0].Revents)
-		}
-	}
+	})
 }
 
 func FuzzMark(f *testing.F) {

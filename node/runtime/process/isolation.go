@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/hawser-project/hawser/node/runtime"
 )
 
 // probeArg makes a shim try the set-up of a container. Its exit code is the result.
@@ -54,7 +56,7 @@ func probe(ctx context.Context, c Config, iso Isolation) error {
 	cmd := exec.CommandContext(ctx, selfExe)
 	cmd.Args = []string{shimName, probeArg, dir}
 	cmd.Env = []string{}
-	cmd.SysProcAttr = shimAttributes(iso, 0, 0, false)
+	cmd.SysProcAttr = shimAttributes(iso, 0, 0, runtime.Security{})
 	out, err := cmd.CombinedOutput()
 	if len(out) > 0 {
 		return errors.New(string(out[:min(len(out), 512)]))
@@ -94,15 +96,18 @@ func probeMounts(dir string) error {
 
 // shimAttributes are the attributes for starting a shim. In a user namespace this
 // process's user is mapped to uid and gid, which are the only ones.
-func shimAttributes(iso Isolation, uid, gid int, hostIPC bool) *syscall.SysProcAttr {
+func shimAttributes(iso Isolation, uid, gid int, security runtime.Security) *syscall.SysProcAttr {
 	// With a session of its own it gets no signals of the agent's terminal.
 	attr := &syscall.SysProcAttr{Setsid: true}
 	if iso == None {
 		return attr
 	}
-	attr.Cloneflags = unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWUTS
-	if !hostIPC {
+	attr.Cloneflags = unix.CLONE_NEWNS | unix.CLONE_NEWUTS
+	if !security.HostIPC {
 		attr.Cloneflags |= unix.CLONE_NEWIPC
+	}
+	if !security.HostPID {
+		attr.Cloneflags |= unix.CLONE_NEWPID
 	}
 	if iso == UserNamespace {
 		attr.Cloneflags |= unix.CLONE_NEWUSER

@@ -76,6 +76,31 @@ func TestFilesAreTheContainersOwn(t *testing.T) {
 	})
 }
 
+// TestHostPID: a container that shares process ids with the machine sees its processes by
+// their numbers, and so do commands in it.
+func TestHostPID(t *testing.T) {
+	withNamespaces(t, func(t *testing.T, iso Isolation) {
+		g := newRig(t, Config{Isolation: iso})
+		script := fmt.Sprintf("cat /proc/%d/comm && echo $$", os.Getpid())
+		c := g.container("main", script+"; read x")
+		c.Security.HostPID, c.Stdin = true, true
+		id := g.start(c)
+		comm, err := os.ReadFile("/proc/self/comm")
+		if err != nil {
+			t.Fatal(err)
+		}
+		main := g.containers[id].record.PID
+		g.waitLog(id, fmt.Sprintf("%s%d\n", comm, main))
+		if p, err := statOf(main); err != nil || p.PPID != g.containers[id].record.ShimPID {
+			t.Errorf("the number it has for itself is not the machine's: %+v %v", p, err)
+		}
+		var out bytes.Buffer
+		if code, err := g.Exec(g.ctx, id, []string{"sh", "-c", script}, runtime.Stdio{Out: &out}); err != nil || code != 0 || !strings.HasPrefix(out.String(), string(comm)) {
+			t.Errorf("exec: %q %d %v", &out, code, err)
+		}
+	})
+}
+
 // The data directory is not below /tmp, which is always empty in a container.
 func TestDataDirIsHidden(t *testing.T) {
 	if os.Geteuid() != 0 {

@@ -88,7 +88,7 @@ func shimMain() error {
 	if req.Spec.Version > version {
 		return fmt.Errorf("told to run a container of version %d, and knows %d", req.Spec.Version, version)
 	}
-	if req.Spec.Isolation == None {
+	if req.Spec.sharesPIDs() {
 		req.Spec.Container.Env = append(req.Spec.Container.Env, containerEnv+"="+req.Spec.ID)
 	}
 	s := &shim{
@@ -220,7 +220,7 @@ func (s *shim) start() error {
 	if self, err := statOfSelf(); err == nil {
 		s.record.ShimPID, s.record.ShimStart = self.PID, self.Starttime
 	}
-	if s.spec.Isolation == None {
+	if s.spec.sharesPIDs() {
 		if main, err := statOf(s.main.pid); err == nil {
 			s.record.PIDStart = main.Starttime
 		}

@@ -71,13 +71,16 @@ type spec struct {
 	LogFiles  int               `json:"logFiles,omitempty"`
 }
 
+// sharesPIDs reports whether the container's processes have the machine's process ids.
+func (s *spec) sharesPIDs() bool { return s.Isolation == None || s.Container.Security.HostPID }
+
 // A record is the state of a container.
 type record struct {
 	Version   int           `json:"version,omitempty"` // of the shim's protocol
 	State     runtime.State `json:"state"`
 	BootID    string        `json:"bootId,omitempty"`   // of the machine when the record was made
 	PID       int           `json:"pid,omitempty"`      // as the shim sees it
-	PIDStart  uint64        `json:"pidStart,omitempty"` // with PID and BootID, names one process; only without namespaces
+	PIDStart  uint64        `json:"pidStart,omitempty"` // with PID and BootID, names one process; only with the machine's process ids
 	ShimPID   int           `json:"shimPid,omitempty"`
 	ShimStart uint64        `json:"shimStart,omitempty"` // with ShimPID, names one process
 	StartedAt time.Time     `json:"startedAt"`
