@@ -108,12 +108,15 @@ func eventSource(w attempt, now, before *corev1.Event) error {
 				return fmt.Errorf("node %q is not allowed to record or change an event of %q", w.node, by)
 			}
 		}
-		if e.Source.Host == "" && e.ReportingInstance == "" {
+		if unsigned(e) {
 			return fmt.Errorf("node %q is not allowed to record or change an event of nobody", w.node)
 		}
 	}
 	return nil
 }
+
+// unsigned says whether an event does not name who recorded it.
+func unsigned(e *corev1.Event) bool { return e.Source.Host == "" && e.ReportingInstance == "" }
 
 func eventMetadata(w attempt, now, before *corev1.Event) error {
 	if !sameOwners(now.OwnerReferences, before.OwnerReferences) {

@@ -99,3 +99,36 @@ func otherAttacks(t *testing.T) []trial {
 		asks("request.metadata", "boot", "system:node:new", finalizers), asks("request.metadata", "boot", "system:node:new", owners),
 	}
 }
+
+// TestEventsAreSigned: an event that a node makes and that names nobody becomes the node's.
+// Those that name somebody, changes, and the events of others stay as they are.
+func TestEventsAreSigned(t *testing.T) {
+	o, _ := objects(t, cluster()...)
+	plugin := restrict(t, RestrictionConfig{Objects: o})
+	for _, tt := range []struct {
+		who, host, instance string
+		op                  admission.Operation
+		want                string // the host
+		refused             bool
+	}{
+		{"node-1", "", "", admission.Create, "node-1", false},
+		{"node-1", "", "node-1", admission.Create, "", false},
+		{"node-1", "node-2", "", admission.Create, "node-2", true},
+		{"node-1", "", "scheduler-1", admission.Create, "", true},
+		{"node-1", "", "", admission.Update, "", true},
+		{"admin", "", "", admission.Create, "", false},
+	} {
+		unsigned := func(e *corev1.Event) { e.Source.Host, e.ReportingInstance = tt.host, tt.instance }
+		e := event(unsigned)
+		a := submission{op: tt.op, gvr: eventsR, ns: "default", name: e.Name, obj: e, old: event(unsigned)}.attributes(tt.who)
+		if err := plugin.(admission.MutationInterface).Admit(t.Context(), a, nil); err != nil {
+			t.Errorf("%+v: %v", tt, err)
+		}
+		if e.Source.Host != tt.want {
+			t.Errorf("%+v: it is of %q", tt, e.Source.Host)
+		}
+		if err := plugin.Validate(t.Context(), a, nil); (err != nil) != tt.refused {
+			t.Errorf("%+v: %v", tt, err)
+		}
+	}
+}

@@ -34,7 +34,10 @@ type restriction struct {
 	stored  *stored
 }
 
-var _ admission.ValidationInterface = (*restriction)(nil)
+var (
+	_ admission.MutationInterface   = (*restriction)(nil)
+	_ admission.ValidationInterface = (*restriction)(nil)
+)
 
 // NodeRestriction returns an admission plugin that restricts nodes and bootstrap users to
 // objects of their own and to the table of claims. Other users' requests pass, except
@@ -61,6 +64,16 @@ func NodeRestriction(c RestrictionConfig) (admission.Interface, error) {
 		}
 	}
 	return r, nil
+}
+
+// Admit implements admission.MutationInterface. It writes the node's name to an event that a
+// node makes and that names nobody, as those of virtual-kubelet do.
+func (r *restriction) Admit(_ context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+	node, isNode := nodeOf(a.GetUserInfo())
+	if e, ok := a.GetObject().(*corev1.Event); ok && isNode && a.GetOperation() == admission.Create && unsigned(e) {
+		e.Source.Host = node
+	}
+	return nil
 }
 
 // Validate implements admission.ValidationInterface.
