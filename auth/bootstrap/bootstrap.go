@@ -331,7 +331,9 @@ func (c *Config) ask(ctx context.Context, server string, token Token, key *ecdsa
 	transport := c.transport(by.config())
 	defer transport.CloseIdleConnections()
 	client, err := apiclient.New(
-		&rest.Config{Host: server, QPS: -1, UserAgent: "hawser-agent", ContentConfig: rest.ContentConfig{ContentType: "application/json"}},
+		&rest.Config{Host: server, QPS: -1, UserAgent: "hawser-agent", ContentConfig: rest.ContentConfig{
+			ContentType: "application/json", AcceptContentTypes: "application/vnd.kubernetes.protobuf,application/json",
+		}},
 		&http.Client{Transport: bearer{busyTransport{transport}, token}})
 	if err != nil {
 		return nil, fmt.Errorf("make client for %s: %w", server, err)

@@ -89,6 +89,7 @@ type server struct {
 	decide  func(csr *certificates.CertificateSigningRequest)
 	changed chan struct{}
 	creates int
+	reads   int
 	token   string
 	refuse  int                                               // this many requests are answered with 503 first
 	busy    func(w http.ResponseWriter, r *http.Request) bool // has answered; called with mu held
@@ -140,6 +141,7 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.watch(w, r)
 	default:
 		s.mu.Lock()
+		s.reads++
 		csr := s.csrs[name]
 		s.mu.Unlock()
 		if csr == nil {
@@ -229,6 +231,9 @@ func TestJoin(t *testing.T) {
 	cert, err := id.GetClientCertificate(nil)
 	if err != nil || cert.Leaf.Subject.CommonName != "system:node:node-1" || cert.Leaf.Subject.Organization[0] != "system:nodes" {
 		t.Errorf("certificate %+v, %v", cert.Leaf.Subject, err)
+	}
+	if s.reads > 0 {
+		t.Errorf("the request was read %d times, and is watched from its creation", s.reads)
 	}
 	if !id.trust.Load().roots[0].Equal(ca.Cert) || id.NodeName() != "node-1" {
 		t.Errorf("identity %s of CA %s", id.NodeName(), id.trust.Load().roots[0].Subject)

@@ -89,9 +89,7 @@ func TestBusyServer(t *testing.T) {
 	}{
 		{"first request", func(r *http.Request) bool { return r.Method == http.MethodPost }, http.StatusTooManyRequests, "cannot join yet, will keep trying", 2},
 		{"while starting", func(r *http.Request) bool { return r.Method == http.MethodPost }, http.StatusServiceUnavailable, "cannot join yet, will keep trying", 1},
-		{"look at the request", func(r *http.Request) bool {
-			return r.Method == http.MethodGet && r.URL.Query().Get("watch") == ""
-		}, http.StatusTooManyRequests, "will ask for the certificate when it says", 2},
+		{"wait, and look at the request", func(r *http.Request) bool { return r.Method == http.MethodGet }, http.StatusTooManyRequests, "will ask for the certificate when it says", 2},
 		{"wait for the certificate", func(r *http.Request) bool { return r.URL.Query().Get("watch") != "" }, http.StatusServiceUnavailable, "will ask for the certificate when it says", 1},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

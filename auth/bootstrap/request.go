@@ -78,10 +78,11 @@ func (r *request) certificate(ctx context.Context) ([]byte, error) {
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, r.timeout, &timeoutError{csr.Name, r.timeout})
 	defer cancel()
-	if err = r.create(ctx, csr); err != nil {
+	now, err := r.create(ctx, csr)
+	if err != nil {
 		return nil, err
 	}
-	data, err := r.wait(ctx, csr)
+	data, err := r.wait(ctx, csr, now)
 	if err != nil {
 		var timeout *timeoutError
 		if cause := context.Cause(ctx); errors.As(cause, &timeout) {
@@ -133,45 +134,45 @@ func (r *request) object() (*certificates.CertificateSigningRequest, error) {
 	return csr, nil
 }
 
-// create creates the request, or finds the one made before.
-func (r *request) create(ctx context.Context, csr *certificates.CertificateSigningRequest) error {
-	_, err := r.api.Create(ctx, csr, metav1.CreateOptions{})
+// create creates the request, or finds the one made before, and returns it as it is in the API.
+func (r *request) create(ctx context.Context, csr *certificates.CertificateSigningRequest) (*certificates.CertificateSigningRequest, error) {
+	made, err := r.api.Create(ctx, csr, metav1.CreateOptions{})
 	if err == nil {
 		r.log.Info("asked for a certificate", "request", csr.Name, "signer", r.kind.signer)
-		return nil
+		return made, nil
 	}
 	if !apierrors.IsAlreadyExists(err) {
-		return fmt.Errorf("create certificate request: %w", err)
+		return nil, fmt.Errorf("create certificate request: %w", err)
 	}
 	old, err := r.api.Get(ctx, csr.Name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsForbidden(err):
-		return fmt.Errorf("%w: %s", errNotOurs, csr.Name)
+		return nil, fmt.Errorf("%w: %s", errNotOurs, csr.Name)
 	case err != nil:
-		return fmt.Errorf("get certificate request: %w", err)
+		return nil, fmt.Errorf("get certificate request: %w", err)
 	case old.Spec.SignerName != r.kind.signer:
-		return fmt.Errorf("certificate request %s is for signer %s", csr.Name, old.Spec.SignerName)
+		return nil, fmt.Errorf("certificate request %s is for signer %s", csr.Name, old.Spec.SignerName)
 	}
-	return nil
+	return old, nil
 }
 
 // tellAfter is how long a request may have no answer before the log says what it may wait for.
 const tellAfter = 10 * time.Second
 
-// wait returns the certificate once it is issued.
-func (r *request) wait(ctx context.Context, csr *certificates.CertificateSigningRequest) ([]byte, error) {
+// wait returns the certificate once it is issued. now is csr as it was read last: changes after
+// that are watched, and it is read again only if a watch ends.
+func (r *request) wait(ctx context.Context, csr, now *certificates.CertificateSigningRequest) ([]byte, error) {
 	pending := time.AfterFunc(tellAfter, func() {
 		r.log.Warn("no certificate yet: if nothing approves such requests in this cluster, run: kubectl certificate approve "+csr.Name, "signer", r.kind.signer)
 	})
 	defer pending.Stop()
 	told := false
-	for {
+	for err := error(nil); ; now, err = r.api.Get(ctx, csr.Name, metav1.GetOptions{}) {
 		pause := time.Second
-		now, err := r.api.Get(ctx, csr.Name, metav1.GetOptions{})
 		switch {
 		case apierrors.IsNotFound(err):
 			// It was deleted between two watches.
-			if err = r.create(ctx, csr); err != nil {
+			if _, err = r.create(ctx, csr); err != nil {
 				return nil, err
 			}
 		case apierrors.IsUnauthorized(err), apierrors.IsForbidden(err):
