@@ -68,10 +68,15 @@ func (b *Book) read(ctx context.Context, name string) (*corev1.ConfigMap, *Recor
 // node's site in the token; empty if there is none. It fails with a *HeldError if another
 // key holds the name. It may be called again.
 func (b *Book) Claim(ctx context.Context, name string, k Key, site string) error {
+	// Most names that are claimed are new ones.
+	first := &Record{Name: name, Keys: []Held{{k, stamp(b.now())}}, Site: site}
+	if err := b.create(ctx, first); !apierrors.IsAlreadyExists(err) {
+		return err
+	}
 	return b.change(ctx, name, func(r *Record) (*Record, error) {
 		switch {
 		case r == nil:
-			return &Record{Name: name, Keys: []Held{{k, stamp(b.now())}}, Site: site}, nil
+			return first, nil
 		case r.Holds(k) && r.Revoked == nil:
 			return r, nil
 		case r.mayBeTaken(b.now()):
@@ -243,7 +248,6 @@ func (b *Book) bind(ctx context.Context, name, object, node, site string) error 
 // in between. f gets nil if there is no record. If it returns its argument, nothing is
 // written.
 func (b *Book) change(ctx context.Context, name string, f func(*Record) (*Record, error)) error {
-	maps := b.client.CoreV1().ConfigMaps(Namespace)
 	again := func(err error) bool { return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) }
 	return retry.OnError(retry.DefaultBackoff, again, func() error {
 		m, r, err := b.read(ctx, name)
@@ -262,18 +266,30 @@ func (b *Book) change(ctx context.Context, name string, f func(*Record) (*Record
 			r = nil
 		}
 		if r == nil {
-			m = &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}
-			if err = next.encode(m); err == nil {
-				_, err = maps.Create(ctx, m, metav1.CreateOptions{})
-			}
-		} else if err = next.encode(m); err == nil {
-			_, err = maps.Update(ctx, m, metav1.UpdateOptions{})
+			return b.create(ctx, next)
 		}
-		if err != nil {
-			return fmt.Errorf("write the identity of node %s: %w", name, err)
+		if err = next.encode(m); err == nil {
+			_, err = b.client.CoreV1().ConfigMaps(Namespace).Update(ctx, m, metav1.UpdateOptions{})
 		}
-		return nil
+		return written(name, err)
 	})
+}
+
+// create writes the record of a name that has none.
+func (b *Book) create(ctx context.Context, r *Record) error {
+	m := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: r.Name}}
+	err := r.encode(m)
+	if err == nil {
+		_, err = b.client.CoreV1().ConfigMaps(Namespace).Create(ctx, m, metav1.CreateOptions{})
+	}
+	return written(r.Name, err)
+}
+
+func written(name string, err error) error {
+	if err != nil {
+		return fmt.Errorf("write the identity of node %s: %w", name, err)
+	}
+	return nil
 }
 
 // space returns the namespace. It makes it if it is missing.

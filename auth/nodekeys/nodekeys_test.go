@@ -34,7 +34,11 @@ func TestFirstKeyTakesTheName(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *rig) {
 		ctx := t.Context()
 		r.admits("before", "a")
+		r.api.ClearActions()
 		r.must(r.book.Claim(ctx, "a", number(1), ""))
+		if n := len(r.api.Actions()); n != 1 {
+			t.Errorf("a new name took %d requests", n)
+		}
 		r.must(r.book.Claim(ctx, "a", number(1), "")) // again, as after a lost answer
 		r.admits("taken", "a", 1)
 		r.admits("another name", "b")
