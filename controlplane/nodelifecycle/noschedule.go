@@ -25,8 +25,8 @@ func (r *run) reconcile(ctx context.Context, name string) (time.Duration, error)
 	if err != nil {
 		return 0, err
 	}
-	if _, err := r.editTaints(ctx, node, noSchedule); err != nil {
-		return 0, r.expected(ctx, err)
+	if changed, err := r.editTaints(ctx, node, noSchedule); changed || err != nil {
+		return 0, r.expected(ctx, err) // the labels were written with the taints
 	}
 	return 0, r.expected(ctx, r.writeLabels(ctx, node, oldNames(node.Labels)))
 }

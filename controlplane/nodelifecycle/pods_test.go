@@ -205,6 +205,31 @@ func TestLabels(t *testing.T) {
 	})
 }
 
+// TestTaintsAndLabels: what a new node needs is one write.
+func TestTaintsAndLabels(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.add("z", "n")
+		w.start()
+		w.writes()
+		n := w.node("n")
+		if _, _, err := w.change("n", "", n.UID, func(n *corev1.Node) {
+			n.Labels[corev1.LabelOSStable] = "linux"
+			n.Spec.Taints = []corev1.Taint{taint(corev1.TaintNodeNotReady, "NoSchedule")}
+		}); err != nil {
+			t.Fatal(err)
+		}
+		w.until(second)
+		n = w.node("n")
+		if len(n.Spec.Taints) > 0 || n.Labels["beta.kubernetes.io/os"] != "linux" {
+			t.Errorf("taints %v, labels %v", n.Spec.Taints, n.Labels)
+		}
+		if got := w.writes(); got != 1 {
+			t.Errorf("%d writes, want one", got)
+		}
+	})
+}
+
 // TestNodesFirst: when many nodes fall silent together, none of them waits for the
 // pods of others.
 func TestNodesFirst(t *testing.T) {

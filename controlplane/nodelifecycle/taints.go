@@ -106,7 +106,8 @@ func evicts(node *corev1.Node, key string) bool {
 // editTaints makes a node's taints what do says and tells whether that changed
 // them; it asks nobody if nothing has to change. Taints are a list that others
 // write too, so they are written only if the node still is what do was shown:
-// first node, which is the cache's, then what the server has.
+// first node, which is the cache's, then what the server has. The labels that the node
+// lacks under their old names are written with them: a new node needs both.
 func (c *Controller) editTaints(ctx context.Context, node *corev1.Node, do edit) (bool, error) {
 	want, changed := do(node, metav1.Now())
 	if !changed {
@@ -142,10 +143,11 @@ func (c *Controller) editTaints(ctx context.Context, node *corev1.Node, do edit)
 }
 
 func (c *Controller) writeTaints(ctx context.Context, node *corev1.Node, want []corev1.Taint) error {
-	patch, err := json.Marshal(map[string]any{
-		"metadata": map[string]any{"uid": node.UID, "resourceVersion": node.ResourceVersion},
-		"spec":     map[string]any{"taints": want},
-	})
+	meta := map[string]any{"uid": node.UID, "resourceVersion": node.ResourceVersion}
+	if labels := oldNames(node.Labels); len(labels) > 0 {
+		meta["labels"] = labels
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": meta, "spec": map[string]any{"taints": want}})
 	if err != nil {
 		return fmt.Errorf("encode taints: %w", err)
 	}
