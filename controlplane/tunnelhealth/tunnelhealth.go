@@ -68,6 +68,9 @@ const (
 	// settle is how long a session must have been as it is before that is written:
 	// most that lose their connection have another within it.
 	settle = time.Second
+	// together is how long the first condition of a node waits for the first answer of its
+	// kubelet, so that both are one write.
+	together = 5 * time.Second
 	// unsure is when a node is looked at again of which another server may have more to say.
 	unsure = 10 * time.Second
 )
@@ -296,6 +299,10 @@ func (c *Controller) sync(ctx context.Context, name string) (time.Duration, erro
 	}
 	if yields(node, &s) {
 		return unsure, nil
+	}
+	asked := m.probe.session == s.Session && m.probe.certain
+	if wait := s.At.Add(together).Sub(now); !asked && wait > 0 && s.State == evidence.Attached && condition(node, evidence.TunnelConnected) == nil {
+		return wait, nil
 	}
 	return 0, c.write(ctx, node, append(connected(&s, m.rtt), reachable(&s, m.probe)...))
 }

@@ -38,6 +38,9 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // for.
 const tunneledNode = "example.com"
 
+// silent is the status of a kubelet that says nothing.
+const silent = "silent"
+
 // A hub is a Source that says what it is told, and the network behind it.
 type hub struct {
 	server, client *tls.Config
@@ -114,6 +117,9 @@ func (h *hub) dial(_ context.Context, network, addr string) (net.Conn, error) {
 	}
 	near, far := net.Pipe()
 	status := h.status
+	if status == silent {
+		return near, nil
+	}
 	go func() { // ends with the connection
 		defer far.Close()
 		c := tls.Server(far, h.server)

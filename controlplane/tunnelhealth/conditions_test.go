@@ -1,0 +1,45 @@
+package tunnelhealth
+
+// Tests of when conditions are written.
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/hawser-project/hawser/controlplane/evidence"
+)
+
+// TestFirstWrite: the first conditions of a node are one write, if its kubelet has an
+// answer soon.
+func TestFirstWrite(t *testing.T) {
+	for _, tc := range []struct {
+		name, status string
+		refuse       error
+		then         string // status
+		tunnel, path string
+	}{
+		{"not at once", "", errors.New("not yet"), "200 OK", "True Attached", "True ProbeSucceeded"},
+		{"refused", "", errors.New("no"), "", "True Attached", "False ProbeFailed"},
+		{"no answer", silent, nil, silent, "True Attached", ""},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			run(t, Config{ProbeTimeout: time.Minute}, []*corev1.Node{node(tunneledNode)}, func(b *bench) {
+				b.hub.answer(tc.status, tc.refuse)
+				b.hub.turn(tunneledNode, evidence.Change{State: evidence.Attached, Session: 1})
+				pass(2 * time.Second)
+				b.expect("before an answer", "", "")
+				if tc.then != "" {
+					b.hub.answer(tc.then, nil)
+				}
+				pass(together)
+				b.expect("afterwards", tc.tunnel, tc.path)
+				if n := b.patches(); n != 1 {
+					b.t.Errorf("%d writes, want one", n)
+				}
+			})
+		})
+	}
+}
