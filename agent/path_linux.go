@@ -137,10 +137,10 @@ func watchPaths(ctx context.Context, changed func()) {
 	defer f.Close()
 	stop := context.AfterFunc(ctx, func() { _ = f.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
-	b := make([]byte, 64<<10)
+	var b [1]byte // that there is a message is all that counts: the kernel drops the rest of it
 	for ctx.Err() == nil {
 		// A full queue is an error of one read, and a change.
-		if _, err := f.Read(b); err != nil && !errors.Is(err, syscall.ENOBUFS) {
+		if _, err := f.Read(b[:]); err != nil && !errors.Is(err, syscall.ENOBUFS) {
 			if ctx.Err() == nil {
 				poll(ctx, pathPoll, changed)
 			}
