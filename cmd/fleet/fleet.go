@@ -35,6 +35,7 @@ import (
 	"github.com/go-logr/logr"
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
@@ -125,6 +126,7 @@ func New(c Config) (*Fleet, error) {
 	}
 	admin := rest.CopyConfig(c.Admin)
 	admin.QPS, admin.Burst = 100, 200
+	admin.ContentType, admin.AcceptContentTypes = runtime.ContentTypeProtobuf, runtime.ContentTypeProtobuf+","+runtime.ContentTypeJSON
 	if err := rest.LoadTLSFiles(admin); err != nil {
 		return nil, fmt.Errorf("fleet: %w", err)
 	}

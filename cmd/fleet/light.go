@@ -228,6 +228,7 @@ func (l *light) object(ctx context.Context, now time.Time) *corev1.Node {
 	m := l.m
 	labels := map[string]string{
 		corev1.LabelHostname: m.name, corev1.LabelOSStable: "linux", corev1.LabelArchStable: goruntime.GOARCH,
+		"beta.kubernetes.io/os": "linux", "beta.kubernetes.io/arch": goruntime.GOARCH,
 	}
 	maps.Copy(labels, m.fleet.labels(m))
 	capacity := corev1.ResourceList{

@@ -279,6 +279,10 @@ func (m *member) together(ctx context.Context, link *agent.Agent, conns *node.Co
 func (m *member) place(ctx context.Context) {
 	patch := []byte(`{"metadata":{"labels":{"` + auth.SiteLabel + `":"` + m.zone + `"}}}`)
 	for ctx.Err() == nil && !m.placed.Load() {
+		if _, known := m.fleet.readyCounter.of(m.name); !known {
+			pause(ctx, retryDelay)
+			continue
+		}
 		_, err := m.fleet.admin.CoreV1().Nodes().Patch(ctx, m.name, types.MergePatchType, patch, metav1.PatchOptions{})
 		if err != nil {
 			pause(ctx, retryDelay)
