@@ -45,16 +45,24 @@ type Creator[T any] interface {
 	Create(ctx context.Context, obj T, o metav1.CreateOptions) (T, error)
 }
 
-// The resources of an API.
 type (
-	Nodes         = Resource[*corev1.Node, *corev1.NodeList]
-	Pods          = Resource[*corev1.Pod, *corev1.PodList]
-	Events        = Resource[*corev1.Event, *corev1.EventList]
-	ConfigMaps    = Resource[*corev1.ConfigMap, *corev1.ConfigMapList]
-	Secrets       = Resource[*corev1.Secret, *corev1.SecretList]
-	Leases        = Resource[*coordinationv1.Lease, *coordinationv1.LeaseList]
-	CSRs          = Resource[*certificatesv1.CertificateSigningRequest, *certificatesv1.CertificateSigningRequestList]
-	TokenReviews  = Creator[*authenticationv1.TokenReview]
+	// Nodes are the nodes.
+	Nodes = Resource[*corev1.Node, *corev1.NodeList]
+	// Pods are the pods.
+	Pods = Resource[*corev1.Pod, *corev1.PodList]
+	// Events are the events of the core group.
+	Events = Resource[*corev1.Event, *corev1.EventList]
+	// ConfigMaps are the ConfigMaps.
+	ConfigMaps = Resource[*corev1.ConfigMap, *corev1.ConfigMapList]
+	// Secrets are the Secrets.
+	Secrets = Resource[*corev1.Secret, *corev1.SecretList]
+	// Leases are the Leases.
+	Leases = Resource[*coordinationv1.Lease, *coordinationv1.LeaseList]
+	// CSRs are the requests for certificates.
+	CSRs = Resource[*certificatesv1.CertificateSigningRequest, *certificatesv1.CertificateSigningRequestList]
+	// TokenReviews say whose a token is.
+	TokenReviews = Creator[*authenticationv1.TokenReview]
+	// AccessReviews say what a user may do.
 	AccessReviews = Creator[*authorizationv1.SubjectAccessReview]
 )
 
