@@ -154,7 +154,7 @@ var homes = []struct {
 	{"github.com/quic-go/quic-go", []string{"tunnel/overquic", "tunnel/qmux"}, "a transport has one adapter, and qmux spells integers as QUIC does"},
 	{"sigs.k8s.io/apiserver-network-proxy", []string{"server/konnectivity"}, "a protocol has one front end"},
 	{"golang.org/x/crypto/ssh", []string{"tunnel/overssh", "auth/hostkeys", "cmd/internal/bench/sshd"}, "the legacy mode has one adapter, its hosts' keys, and a server to measure it against"},
-	{"k8s.io/apiserver", []string{"controlplane", "auth/kubeauth", "auth/rbac", "cmd/hawser"}, "it is a thousand packages"},
+	{"k8s.io/apiserver", []string{"controlplane", "auth/kubeauth", "auth/rbac", "cmd/hawser", "e2e/virtualkubelet"}, "it is a thousand packages"},
 	{"github.com/go-jose", []string{"auth/kubeauth/accounttoken", "auth/kubeauth/issuers/issuertest"}, "tokens are signed and read in one place"},
 	{"github.com/godbus/dbus", []string{"node/shutdown"}, "logind is spoken to in one place"},
 	{"go.etcd.io/etcd", []string{"controlplane/etcd", "controlplane/apiserver"}, "the store has one seam"},

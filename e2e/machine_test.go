@@ -179,6 +179,14 @@ const kubeletConfig = `{"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "
 // it.
 func (c *cluster) joinKubelet(t *testing.T, m *machine, name string, join ...string) {
 	t.Helper()
+	port, conf := c.leadsToKubelet(t, name, join...)
+	c.runKubelet(t, m, name, port, conf)
+}
+
+// leadsToKubelet runs an agent whose node's kubelet is another process, which listens on the
+// port, has the agent's identity, and reaches the API server by the tunnel.
+func (c *cluster) leadsToKubelet(t *testing.T, name string, join ...string) (port int, conf clientcmdapi.Config) {
+	t.Helper()
 	under, _ := bin(t)
 	dir := filepath.Join(c.dir, "nodes", name)
 	must(t, os.MkdirAll(dir, 0o700))
@@ -192,7 +200,15 @@ func (c *cluster) joinKubelet(t *testing.T, m *machine, name string, join ...str
 		return err
 	})
 	pair := key("kubelet-client-current.pem")
-	c.runKubelet(t, m, name, port, kubeconfigOf(clientcmdapi.Cluster{Server: "https://" + api, TLSServerName: "kubernetes", CertificateAuthority: key("ca.crt")}, pair, pair))
+	return port, kubeconfigOf(clientcmdapi.Cluster{Server: "https://" + api, TLSServerName: "kubernetes", CertificateAuthority: key("ca.crt")}, pair, pair)
+}
+
+// usersOfKubelets writes the authority of those who use kubelets to a file.
+func (c *cluster) usersOfKubelets(t *testing.T, file string) {
+	t.Helper()
+	clients, err := c.client.CoreV1().ConfigMaps("kube-system").Get(t.Context(), "extension-apiserver-authentication", metav1.GetOptions{})
+	must(t, err)
+	must(t, os.WriteFile(file, []byte(clients.Data["client-ca-file"]), 0o600))
 }
 
 // runKubelet runs a kubelet in the machine, with a kubeconfig.
@@ -202,9 +218,7 @@ func (c *cluster) runKubelet(t *testing.T, m *machine, name string, port int, co
 	must(t, os.MkdirAll(dir, 0o700))
 	file := func(name string) string { return filepath.Join(dir, name) }
 	must(t, clientcmd.WriteToFile(conf, file("kubelet.kubeconfig")))
-	clients, err := c.client.CoreV1().ConfigMaps("kube-system").Get(t.Context(), "extension-apiserver-authentication", metav1.GetOptions{})
-	must(t, err)
-	must(t, os.WriteFile(file("clients.crt"), []byte(clients.Data["client-ca-file"]), 0o600))
+	c.usersOfKubelets(t, file("clients.crt"))
 	must(t, os.WriteFile(file("kubelet.json"), fmt.Appendf(nil, kubeletConfig, port, file("clients.crt"), m.cgroup()), 0o600))
 	kubelet := m.inside(filepath.Join(*kubernetesDir, "kubelet"), "--config", file("kubelet.json"), "--kubeconfig", file("kubelet.kubeconfig"), "--hostname-override", name)
 	t.Cleanup(func() { // nsenter has ended by then, and the kubelet has not
