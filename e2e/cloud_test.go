@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -59,17 +60,8 @@ func startCloud(t *testing.T) *cloud {
 	must(t, os.WriteFile(config, []byte("configMap: kube-system/hawser-machines\n"), 0o600))
 	for i := range c.health {
 		c.health[i] = await.FreePort(t)
-		base := filepath.Join(c.dir, fmt.Sprintf("ccm-%d", i))
-		run(t, []string{
-			filepath.Join(under, "hawser-ccm"), "--kubeconfig", conf, "--authentication-kubeconfig", conf, "--authorization-kubeconfig", conf,
-			"--bind-address", "127.0.0.1", "--secure-port", strconv.Itoa(c.health[i]), "--cloud-config", config, "--node-monitor-period", "1s", pods,
-			fmt.Sprintf("--use-service-account-credentials=%v", i == 0),
-		}, base)
-		t.Cleanup(func() {
-			if b, err := os.ReadFile(base + ".log"); err == nil && (t.Failed() || hasRace(string(b))) {
-				t.Errorf("--- cloud controller manager %d\n%s", i, b)
-			}
-		})
+		c.runCCM(t, []string{filepath.Join(under, "hawser-ccm")}, fmt.Sprintf("ccm-%d", i), conf, c.health[i],
+			"--cloud-config", config, "--node-monitor-period", "1s", pods, fmt.Sprintf("--use-service-account-credentials=%v", i == 0))
 		eventually(t, fmt.Sprintf("cloud controller manager %d is well", i), func() error { return c.well(t, i) })
 		eventually(t, "one leads", func() error {
 			if c.leader(t) == "" {
@@ -79,6 +71,20 @@ func startCloud(t *testing.T) *cloud {
 		})
 	}
 	return c
+}
+
+// runCCM starts a cloud controller manager, whose log is NAME.log, with a kubeconfig.
+func (c *cluster) runCCM(t *testing.T, program []string, name, conf string, port int, flags ...string) {
+	t.Helper()
+	base := filepath.Join(c.dir, name)
+	program = append(slices.Clone(program), "--kubeconfig", conf, "--authentication-kubeconfig", conf, "--authorization-kubeconfig", conf,
+		"--bind-address", "127.0.0.1", "--secure-port", strconv.Itoa(port))
+	run(t, append(program, flags...), base)
+	t.Cleanup(func() {
+		if b, err := os.ReadFile(base + ".log"); err == nil && (t.Failed() || hasRace(string(b))) {
+			t.Errorf("--- %s\n%s", name, b)
+		}
+	})
 }
 
 // accounts: the manager that leads has made an account for each controller, and for the
@@ -144,7 +150,7 @@ func (c *cloud) inventory(t *testing.T, text string) {
 
 // account returns the kubeconfig of the service account of hawser manifest ccm, whose
 // DaemonSet has no machine here to run on.
-func (c *cloud) account(t *testing.T) string {
+func (c *cluster) account(t *testing.T) string {
 	t.Helper()
 	_, programs := bin(t)
 	printed, err := exec.CommandContext(t.Context(), filepath.Join(programs, "hawser"), "manifest", "ccm", "--use-service-account-credentials", "--daemonset", "--image", "none").Output()

@@ -157,6 +157,7 @@ var homes = []struct {
 	{"k8s.io/apiserver", []string{"controlplane", "auth/kubeauth", "auth/rbac", "cmd/hawser", "e2e/virtualkubelet"}, "it is a thousand packages"},
 	{"github.com/go-jose", []string{"auth/kubeauth/accounttoken", "auth/kubeauth/issuers/issuertest"}, "tokens are signed and read in one place"},
 	{"github.com/godbus/dbus", []string{"node/shutdown"}, "logind is spoken to in one place"},
+	{"k8s.io/cloud-provider", []string{"controlplane/cloud", "cmd/hawser-ccm"}, "one program asks the cloud"},
 	{"go.etcd.io/etcd", []string{"controlplane/etcd", "controlplane/apiserver"}, "the store has one seam"},
 	{"go.opentelemetry.io", []string{"cmd/hawser"}, "traces are made in one place"},
 	{"k8s.io/kubectl", []string{"cmd/hawser"}, "it is the command line of the operator"},

@@ -1,30 +1,61 @@
 package main
 
 import (
+	"bytes"
+	"context"
+	"fmt"
 	"io"
+	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/spf13/cobra"
 	cloudprovider "k8s.io/cloud-provider"
 	"k8s.io/cloud-provider/app/config"
 	"k8s.io/cloud-provider/fake"
+	"k8s.io/klog/v2"
 
 	"github.com/hawser-project/hawser/cmd/internal/clitest"
+	"github.com/hawser-project/hawser/controlplane/cloud/cloudtest"
 )
 
-// runEnv makes the test binary the program.
-const runEnv = "HAWSER_TEST_CCM"
+const (
+	// runEnv makes the test binary the program.
+	runEnv = "HAWSER_TEST_CCM"
+	// cloudEnv gives the program a fake cloud, too, and is the unix socket where tests find
+	// that.
+	cloudEnv = "HAWSER_TEST_CLOUD"
+)
 
 func TestMain(m *testing.M) {
-	if os.Getenv(runEnv) != "" {
-		main()
-		return
+	if os.Getenv(runEnv) == "" {
+		os.Exit(m.Run())
 	}
-	os.Exit(m.Run())
+	if socket := os.Getenv(cloudEnv); socket != "" {
+		if err := serveCloud(socket); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+	}
+	main()
+}
+
+// serveCloud makes a fake cloud known as a provider, and serves its state until the process
+// ends.
+func serveCloud(socket string) error {
+	cloud := cloudtest.New()
+	cloudprovider.RegisterCloudProvider(cloudtest.Name, func(io.Reader) (cloudprovider.Interface, error) { return cloud, nil })
+	l, err := new(net.ListenConfig).Listen(context.Background(), "unix", socket)
+	if err != nil {
+		return err
+	}
+	go func() { _ = (&http.Server{Handler: cloud, ReadHeaderTimeout: time.Minute}).Serve(l) }()
+	return nil
 }
 
 // kubeconfig leads nowhere.
@@ -93,6 +124,17 @@ func TestAnotherProvider(t *testing.T) {
 	c.ComponentConfig.KubeCloudShared.CloudProvider.Name = "fake"
 	if p := provider(c); p.ProviderName() != "fake" {
 		t.Errorf("%s", p.ProviderName())
+	}
+	// Two that give out ranges would give one twice.
+	var said bytes.Buffer
+	klog.LogToStderr(false)
+	klog.SetOutput(&said)
+	c.ComponentConfig.KubeCloudShared.AllocateNodeCIDRs = true
+	provider(c)
+	klog.Flush()
+	klog.LogToStderr(true)
+	if !strings.Contains(said.String(), "--allocate-node-cidrs: nothing here does; give it to hawser server, or to kube-controller-manager, and to one alone") {
+		t.Errorf("%q", &said)
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/hawser-project/hawser/auth/nodekeys"
+	"github.com/hawser-project/hawser/controlplane/cloud"
 )
 
 const (
@@ -31,9 +32,8 @@ const (
 	ccmLease = "cloud-controller-manager"
 	// ccmPort is where its health and metrics are.
 	ccmPort = 10258
-	// ccmInventory is the ConfigMap with the inventory of machines, and ccmInventoryKey its key
-	// (cloud.DefaultKey, whose package this program does without).
-	ccmInventory, ccmInventoryKey = "hawser-machines", "inventory.yaml"
+	// ccmInventory is the ConfigMap with the inventory of machines, at its default key.
+	ccmInventory = "hawser-machines"
 	// ccmConfig is the file of --cloud-config in its pods, which names that.
 	ccmConfig = "cloud-config.yaml"
 )
@@ -53,7 +53,7 @@ func newManifestCCM() *cobra.Command {
 		Use: "ccm", Short: "The service account of hawser-ccm, what it may do, and its pods",
 		Long: "Prints the service account " + ccmAccount + " in namespace " + metav1.NamespaceSystem + " and its roles; with --image also a Deployment or a DaemonSet.\n" +
 			"The ClusterRole " + ccmRole + " is the one that Kubernetes documents, with what it leaves out: services/status, serviceaccounts/token, leases.\n" +
-			"The inventory of machines is yours to make: ConfigMap " + ccmInventory + " there, key " + ccmInventoryKey + ", which it may read and watch.",
+			"The inventory of machines is yours to make: ConfigMap " + ccmInventory + " there, key " + cloud.DefaultKey + ", which it may read and watch.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			objects := m.roles()
