@@ -3,6 +3,8 @@
 package fleet
 
 import (
+	"context"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,7 +19,13 @@ import (
 func TestPlace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		admin := fake.NewClientset()
-		m := &member{fleet: &Fleet{admin: admin}, name: "sim-1", zone: "zone-7"}
+		ctx, cancel := context.WithCancel(t.Context())
+		known := newReadyCounter(map[string]bool{"sim-1": true})
+		var watching sync.WaitGroup
+		defer watching.Wait()
+		defer cancel()
+		watching.Go(func() { known.run(ctx, admin) })
+		m := &member{fleet: &Fleet{admin: admin, readyCounter: known}, name: "sim-1", zone: "zone-7"}
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
