@@ -17,7 +17,7 @@ func TestFlagsOfKonnectivity(t *testing.T) {
 		"mode":               {[]string{"--mode", "x"}, `--mode "x": want grpc or http-connect`},
 		"no number":          {[]string{"--agent-port", "x"}, "--agent-port: "},
 		"two bind addresses": {[]string{"--server-bind-address", "127.0.0.1", "--agent-bind-address", "127.0.0.2"}, "mean the same"},
-		"beside":             {[]string{"--kubeconfig", "x", "--uds-name", "/tmp/x", "--cluster-ca-cert", "ca"}, "--agent-ca: certificate authorities ca"},
+		"beside":             {[]string{"--kubeconfig", "x", "--uds-name", "/tmp/hawser-test.sock", "--cluster-ca-cert", "ca"}, "--agent-ca: certificate authorities ca"},
 		"not beside":         {[]string{"--cluster-ca-cert", "ca"}, "--agent-ca needs --kubeconfig"},
 	}
 	for name, tt := range tests {
@@ -28,7 +28,7 @@ func TestFlagsOfKonnectivity(t *testing.T) {
 			}
 		})
 	}
-	common := []string{"--server-port", "7000", "--agent-port", "7001", "--uds-name", "/tmp/x", "--agent-bind-address", "127.0.0.1"}
+	common := []string{"--server-port", "7000", "--agent-port", "7001", "--uds-name", "/tmp/hawser-test.sock", "--agent-bind-address", "127.0.0.1"}
 	for mode, front := range map[string]func(*serverOptions) frontOption{
 		"grpc":         func(o *serverOptions) frontOption { return o.fronts.konnectivity },
 		"http-connect": func(o *serverOptions) frontOption { return o.fronts.connect },
@@ -37,7 +37,7 @@ func TestFlagsOfKonnectivity(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if f := front(o); f.port != 7000 || f.uds != "/tmp/x" || o.securePort != 7001 || o.bindAddress != "127.0.0.1" {
+		if f := front(o); f.port != 7000 || f.uds != "/tmp/hawser-test.sock" || o.securePort != 7001 || o.bindAddress != "127.0.0.1" {
 			t.Errorf("%s: %+v, port %d", mode, f, o.securePort)
 		}
 	}

@@ -48,7 +48,7 @@ func TestServerOptions(t *testing.T) {
 		"one port for two":               {[]string{"--connect-port", "6443"}, "--connect-port and --secure-port"},
 		"konnectivity's port":            {[]string{"--konnectivity-port", "65536"}, "--konnectivity-port 65536"},
 		"one port for two fronts":        {[]string{"--konnectivity-port", "8131"}, "--konnectivity-port and --connect-port"},
-		"one socket for two fronts":      {[]string{"--konnectivity-uds", "/tmp/x", "--connect-uds", "/tmp/x"}, "--konnectivity-uds and --connect-uds"},
+		"one socket for two fronts":      {[]string{"--konnectivity-uds", "/tmp/hawser-test.sock", "--connect-uds", "/tmp/hawser-test.sock"}, "--konnectivity-uds and --connect-uds"},
 		"no detach window":               {[]string{"--detach-window", "0"}, ""},
 		"detach window":                  {[]string{"--detach-window", "-1s"}, "--detach-window -1s"},
 		"keepalive":                      {[]string{"--link-keepalive", "1h"}, "--link-keepalive 1h"},
