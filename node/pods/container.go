@@ -3,6 +3,7 @@
 package pods
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -79,7 +80,11 @@ func (w *worker) assemble(ctx context.Context, pod *corev1.Pod, c *corev1.Contai
 		return out, err
 	}
 	if _, ok := env["HOSTNAME"]; !ok {
-		env["HOSTNAME"] = hostname(pod)
+		if env["HOSTNAME"] = hostname(pod); env["HOSTNAME"] == "" {
+			if env["HOSTNAME"], err = os.Hostname(); err != nil {
+				return out, err
+			}
+		}
 	}
 	out.Env = flat(env)
 	out.WorkingDir = expand(c.WorkingDir, env)
@@ -102,13 +107,17 @@ func terminationPath(c *corev1.Container) string {
 	return corev1.TerminationMessagePathDefault
 }
 
-// hostname is the host name in the containers of the pod.
+// hostname is the host name in the containers of the pod; empty if it is the machine's, as
+// with hostNetwork.
 func hostname(pod *corev1.Pod) string {
-	name := pod.Name
-	if pod.Spec.Hostname != "" {
-		name = pod.Spec.Hostname
+	switch override := pod.Spec.HostnameOverride; {
+	case pod.Spec.HostNetwork:
+		return ""
+	case override != nil && *override != "":
+		return *override
 	}
-	return name[:min(len(name), 63)]
+	name := cmp.Or(pod.Spec.Hostname, pod.Name)
+	return strings.TrimRight(name[:min(len(name), 63)], "-.")
 }
 
 func (w *worker) mounts(pod *corev1.Pod, c *corev1.Container, env map[string]string) ([]runtime.Mount, error) {

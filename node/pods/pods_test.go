@@ -360,6 +360,30 @@ func TestMissingConfiguration(t *testing.T) {
 	})
 }
 
+// The host name of a pod is as a kubelet and a container runtime have it.
+func TestHostname(t *testing.T) {
+	override, empty := "db.example.com", ""
+	long := strings.Repeat("a", 62)
+	for _, tt := range []struct {
+		name string
+		spec corev1.PodSpec
+		want string // empty: the machine's
+	}{
+		{"web", corev1.PodSpec{}, "web"},
+		{"web", corev1.PodSpec{Hostname: "www"}, "www"},
+		{"web", corev1.PodSpec{Hostname: "www", HostnameOverride: &override}, override},
+		{"web", corev1.PodSpec{HostnameOverride: &empty}, "web"},
+		{"web", corev1.PodSpec{HostNetwork: true}, ""},
+		{long + "b-c", corev1.PodSpec{}, long + "b"},
+		{long + "-b", corev1.PodSpec{}, long},
+	} {
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: tt.name}, Spec: tt.spec}
+		if got := hostname(pod); got != tt.want {
+			t.Errorf("%s %+v: %q, want %q", tt.name, tt.spec, got, tt.want)
+		}
+	}
+}
+
 // Programs find the API server by what client-go looks for, unless the pod says
 // otherwise.
 func TestWhereabouts(t *testing.T) {
