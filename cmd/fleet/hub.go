@@ -8,16 +8,13 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"os"
-	"path/filepath"
 	"runtime"
 	"runtime/debug"
-	"strconv"
-	"strings"
 	"syscall"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/procfs"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/hawser-project/hawser/auth"
@@ -200,23 +197,13 @@ func Trim() {
 
 // memory is what the process has in memory, and the most that it ever had.
 func memory() (rss, peak int, err error) {
-	status, err := os.ReadFile(filepath.Join("/proc/self", "status"))
+	p, err := procfs.Self()
 	if err != nil {
 		return 0, 0, fmt.Errorf("read memory: %w", err)
 	}
-	for line := range strings.Lines(string(status)) {
-		fields := strings.Fields(line)
-		if len(fields) < 2 {
-			continue
-		}
-		n, err := strconv.Atoi(fields[1])
-		switch {
-		case err != nil:
-		case fields[0] == "VmRSS:":
-			rss = n << 10
-		case fields[0] == "VmHWM:":
-			peak = n << 10
-		}
+	status, err := p.NewStatus()
+	if err != nil {
+		return 0, 0, fmt.Errorf("read memory: %w", err)
 	}
-	return rss, peak, nil
+	return int(status.VmRSS), int(status.VmHWM), nil //nolint:gosec // far less than 2^63
 }

@@ -7,6 +7,8 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -153,31 +155,34 @@ func TestSummary(t *testing.T) {
 	}
 }
 
-func TestParseMachine(t *testing.T) {
-	if n, ok := parseCPUNanos([]byte("cpu  1 2 3 400 500 6 7 8 0 0\ncpu0 1\n")); !ok || n != 190_000_000 {
-		t.Errorf("cpu %d %v", n, ok)
-	}
-	if total, free, ok := parseMeminfo([]byte("MemTotal:  100 kB\nMemFree: 1 kB\nMemAvailable:   40 kB\n")); !ok || total != 102400 || free != 40960 {
-		t.Errorf("memory %d %d %v", total, free, ok)
-	}
-	for _, bad := range []string{"", "cpu", "cpu a b c d e f g h", "MemTotal: x\nMemAvailable: y"} {
-		if _, ok := parseCPUNanos([]byte(bad)); ok {
-			t.Errorf("cpu of %q", bad)
+// TestMachineStats: what cannot be read, or cannot be, is left out.
+func TestMachineStats(t *testing.T) {
+	for _, tt := range []struct {
+		stat, meminfo string
+		cpu, free     uint64 // zero: left out
+	}{
+		{"cpu  1 2 3 400 500 6 7 8 0 0\ncpu0 1 2 3 400 500 6 7 8 0 0\n", "MemTotal:  100 kB\nMemFree: 1 kB\nMemAvailable:   40 kB\n", 190_000_000, 40960},
+		{"cpu a b c d e f g h\n", "MemTotal: x\nMemAvailable: y\n", 0, 0},
+		{"cpu  1 0 0 0 0 0 0 0 0 0\n", "MemTotal:  100 kB\n", 10_000_000, 0},
+		{"cpu  1 0 0 0 0 0 0 0 0 0\n", "MemTotal:  100 kB\nMemAvailable:  101 kB\n", 10_000_000, 0},
+	} {
+		proc := t.TempDir()
+		for name, text := range map[string]string{"stat": tt.stat, "meminfo": tt.meminfo} {
+			if err := os.WriteFile(filepath.Join(proc, name), []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
 		}
-		if _, _, ok := parseMeminfo([]byte(bad)); ok {
-			t.Errorf("memory of %q", bad)
+		cpu, memory := machineStats(proc)
+		if (cpu != nil) != (tt.cpu > 0) || cpu != nil && *cpu.UsageCoreNanoSeconds != tt.cpu {
+			t.Errorf("%q: %+v", tt.stat, cpu)
+		}
+		if (memory != nil) != (tt.free > 0) || memory != nil && (*memory.AvailableBytes != tt.free || *memory.UsageBytes != 102400-tt.free) {
+			t.Errorf("%q: %+v", tt.meminfo, memory)
 		}
 	}
-}
-
-func FuzzParseMachine(f *testing.F) {
-	f.Add([]byte("cpu  1 2 3 400 500 6 7 8 0 0\nMemTotal:  100 kB\nMemAvailable:   40 kB\n"))
-	f.Fuzz(func(t *testing.T, b []byte) {
-		parseCPUNanos(b)
-		if total, free, ok := parseMeminfo(b); ok && free > total {
-			t.Error("more memory is available than there is")
-		}
-	})
+	if cpu, memory := machineStats(filepath.Join(t.TempDir(), "none")); cpu != nil || memory != nil {
+		t.Errorf("without proc: %+v, %+v", cpu, memory)
+	}
 }
 
 func TestLoggedChoosesAttempt(t *testing.T) {

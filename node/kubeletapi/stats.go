@@ -3,16 +3,13 @@ package kubeletapi
 // Statistics: what the node, its pods and their containers use.
 
 import (
-	"bufio"
-	"bytes"
 	"context"
 	"net/http"
-	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
+	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	stats "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
@@ -121,22 +118,11 @@ func sum(a, b *uint64) *uint64 {
 
 // nodeStats is about the machine as a whole.
 func (s *Server) nodeStats() stats.NodeStats {
-	now := metav1.Now()
 	st := stats.NodeStats{NodeName: s.cfg.NodeName, StartTime: metav1.NewTime(s.started)}
 	if up := bootTime(); !up.IsZero() {
 		st.StartTime = metav1.NewTime(up)
 	}
-	if b, err := os.ReadFile("/proc/stat"); err == nil {
-		if n, ok := parseCPUNanos(b); ok {
-			st.CPU = &stats.CPUStats{Time: now, UsageCoreNanoSeconds: &n}
-		}
-	}
-	if b, err := os.ReadFile("/proc/meminfo"); err == nil {
-		if total, available, ok := parseMeminfo(b); ok {
-			used := total - available
-			st.Memory = &stats.MemoryStats{Time: now, AvailableBytes: &available, UsageBytes: &used, WorkingSetBytes: &used}
-		}
-	}
+	st.CPU, st.Memory = machineStats(procfs.DefaultMountPoint)
 	if fs, err := fsStats(s.cfg.DataDir); err == nil {
 		st.Fs = fs
 		st.Runtime = &stats.RuntimeStats{ImageFs: fs, ContainerFs: fs}
@@ -152,51 +138,27 @@ func bootTime() time.Time {
 	return time.Now().Add(-time.Duration(si.Uptime) * time.Second).Truncate(time.Second)
 }
 
-// parseCPUNanos adds up the busy times in /proc/stat, which are in hundredths of a
-// second.
-func parseCPUNanos(b []byte) (uint64, bool) {
-	line, _, _ := bytes.Cut(b, []byte{'\n'})
-	f := strings.Fields(string(line))
-	if len(f) < 8 || f[0] != "cpu" {
-		return 0, false
+// machineStats reads the statistics of the machine's processors and memory from the file
+// system proc; nil where they cannot be read.
+func machineStats(proc string) (*stats.CPUStats, *stats.MemoryStats) {
+	now := metav1.Now()
+	fs, err := procfs.NewFS(proc)
+	if err != nil {
+		return nil, nil
 	}
-	var ticks uint64
-	for i, v := range f[1:8] {
-		n, err := strconv.ParseUint(v, 10, 64)
-		if err != nil {
-			return 0, false
-		}
-		if i != 3 && i != 4 { // idle, and waiting for disks
-			ticks += n
-		}
+	var cpu *stats.CPUStats
+	st, err := fs.Stat()
+	if err == nil {
+		t := st.CPUTotal
+		busy := uint64((t.User + t.Nice + t.System + t.IRQ + t.SoftIRQ) * float64(time.Second))
+		cpu = &stats.CPUStats{Time: now, UsageCoreNanoSeconds: &busy}
 	}
-	return ticks * uint64(time.Second/100), true
-}
-
-// parseMeminfo finds the size of the memory and what programs can still have of
-// it, in bytes.
-func parseMeminfo(b []byte) (total, available uint64, ok bool) {
-	found := 0
-	s := bufio.NewScanner(bytes.NewReader(b))
-	for s.Scan() {
-		f := strings.Fields(s.Text())
-		if len(f) < 2 {
-			continue
-		}
-		n, err := strconv.ParseUint(f[1], 10, 53)
-		if err != nil {
-			continue
-		}
-		switch f[0] {
-		case "MemTotal:":
-			total = n << 10
-			found++
-		case "MemAvailable:":
-			available = n << 10
-			found++
-		}
+	info, err := fs.Meminfo()
+	if err != nil || info.MemTotalBytes == nil || info.MemAvailableBytes == nil || *info.MemAvailableBytes > *info.MemTotalBytes {
+		return cpu, nil
 	}
-	return total, available, found == 2 && available <= total
+	used := *info.MemTotalBytes - *info.MemAvailableBytes
+	return cpu, &stats.MemoryStats{Time: now, AvailableBytes: info.MemAvailableBytes, UsageBytes: &used, WorkingSetBytes: &used}
 }
 
 func fsStats(path string) (*stats.FsStats, error) {
