@@ -40,7 +40,7 @@ func TestMeddling(t *testing.T) {
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 0))
 	all := []func(*testing.T, *rand.Rand){c.untaint, c.unlease, c.unpod, c.unaddress, c.unslice}
-	for range 5 {
+	for range 3 {
 		for range 1 + r.IntN(10) {
 			all[r.IntN(len(all))](t, r)
 		}
