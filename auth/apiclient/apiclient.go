@@ -40,7 +40,8 @@ type Resource[T, L any] interface {
 	Watch(ctx context.Context, o metav1.ListOptions) (watch.Interface, error)
 }
 
-// A Creator is a resource whose objects are questions: it answers them and stores nothing.
+// A Creator is a resource that objects can be created of. Reviews can be nothing else: the server
+// returns each with its status filled in, and stores none.
 type Creator[T any] interface {
 	Create(ctx context.Context, obj T, o metav1.CreateOptions) (T, error)
 }

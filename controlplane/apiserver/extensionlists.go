@@ -17,7 +17,7 @@ const foreignBytes = 4 << 20
 
 // foreignLists ends answers of extension servers to the controllers of this process that are
 // too long: the garbage collector and others list all kinds there are, and read an answer
-// whole. What other users ask for passes, which costs this process nothing.
+// whole. Answers to other users have no bound, since this process does not store them.
 type foreignLists struct {
 	services apiregistration.APIServiceLister // set before the first request
 	log      *slog.Logger

@@ -49,7 +49,7 @@ func keyOf(pod *corev1.Pod) types.NamespacedName {
 	return types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
 }
 
-// NotifyPods takes the function that is told of changes.
+// NotifyPods sets the function that is called with each changed pod.
 func (p *provider) NotifyPods(_ context.Context, notify func(*corev1.Pod)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -76,18 +76,18 @@ func (p *provider) CreatePod(_ context.Context, pod *corev1.Pod) error {
 	}
 	run := &process{cmd: cmd, log: log.Name()}
 	now := metav1.Now()
-	p.tell(run, pod, corev1.PodRunning, corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: now}})
+	p.report(run, pod, corev1.PodRunning, corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: now}})
 	p.ends.Go(func() {
 		_ = cmd.Wait()
-		p.tell(run, pod, corev1.PodSucceeded, corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
+		p.report(run, pod, corev1.PodSucceeded, corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
 			ExitCode: int32(cmd.ProcessState.ExitCode()), StartedAt: now, FinishedAt: metav1.Now(),
 		}})
 	})
 	return nil
 }
 
-// tell keeps the status of a pod, and says it.
-func (p *provider) tell(run *process, pod *corev1.Pod, phase corev1.PodPhase, state corev1.ContainerState) {
+// report stores the status of a pod and passes it on.
+func (p *provider) report(run *process, pod *corev1.Pod, phase corev1.PodPhase, state corev1.ContainerState) {
 	pod = pod.DeepCopy()
 	ready := corev1.ConditionFalse
 	if state.Running != nil {
@@ -110,7 +110,7 @@ func (p *provider) tell(run *process, pod *corev1.Pod, phase corev1.PodPhase, st
 // UpdatePod has nothing to do.
 func (p *provider) UpdatePod(context.Context, *corev1.Pod) error { return nil }
 
-// DeletePod ends the process. The pod goes when that has been told.
+// DeletePod ends the process. The library deletes the pod once its end is reported.
 func (p *provider) DeletePod(_ context.Context, pod *corev1.Pod) error {
 	run, err := p.find(pod.Namespace, pod.Name)
 	if err == nil {
@@ -119,7 +119,7 @@ func (p *provider) DeletePod(_ context.Context, pod *corev1.Pod) error {
 	return err
 }
 
-// endAll ends what runs.
+// endAll kills all processes and waits for their end.
 func (p *provider) endAll() {
 	p.mu.Lock()
 	for _, run := range p.pods {
@@ -139,7 +139,7 @@ func (p *provider) find(namespace, name string) (*process, error) {
 	return run, nil
 }
 
-// GetPod returns a pod as it was last told of.
+// GetPod returns a pod with its last reported status.
 func (p *provider) GetPod(_ context.Context, namespace, name string) (*corev1.Pod, error) {
 	run, err := p.find(namespace, name)
 	if err != nil {
@@ -150,7 +150,7 @@ func (p *provider) GetPod(_ context.Context, namespace, name string) (*corev1.Po
 	return run.pod, nil
 }
 
-// GetPodStatus returns its status.
+// GetPodStatus returns the last reported status of a pod.
 func (p *provider) GetPodStatus(ctx context.Context, namespace, name string) (*corev1.PodStatus, error) {
 	pod, err := p.GetPod(ctx, namespace, name)
 	if err != nil {
