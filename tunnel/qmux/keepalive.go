@@ -40,6 +40,11 @@ func (p *keepalive) pongTimeout() time.Duration {
 	return max(2*p.acceptorDelay(), min(4*p.rtt, 4*p.acceptorDelay()))
 }
 
+// slowTimeout is how much longer than the interval a peer may be silent that is slow, not
+// dead. With the default of the interval the whole silence is about as long as the lease of
+// a node, 40 s.
+func (p *keepalive) slowTimeout() time.Duration { return 2 * p.base }
+
 // nextInterval is the interval after the ping is answered.
 func (p *keepalive) nextInterval() time.Duration {
 	next := max(p.interval, min(2*p.interval, maxKeepalive))

@@ -128,7 +128,9 @@ func (s *Session) expireLocked(now time.Time) {
 // keepaliveLocked sends a ping on the first connection after an interval of silence, and
 // gives the connection up if no answer comes. While data is in flight the interval is the
 // one agreed on. The accepting end waits longer, so that usually the dialing end pings. A
-// process that was stopped pings again first.
+// process that was stopped pings again first. A peer whose TCP acknowledges the ping is not
+// dead: it may have too much to do, and to come back would be more work for it. It is pinged
+// again until slowTimeout is over.
 func (s *Session) keepaliveLocked(c *conn, now time.Time, late bool) {
 	due, wait := c.lastReceived.Add(s.keepalive.interval), s.keepalive.pongTimeout()
 	if owed := c.owedSince.Add(s.keepalive.base); c.inFlight > 0 && owed.Before(due) {
@@ -151,6 +153,9 @@ func (s *Session) keepaliveLocked(c *conn, now time.Time, late bool) {
 		s.scheduleLocked(now.Add(wait))
 	case now.Before(dead):
 		s.scheduleLocked(dead)
+	case now.Before(due.Add(s.keepalive.slowTimeout())) && carrier.Acknowledges(c.tls, now.Sub(c.probedAt)):
+		ask, c.probedAt = true, now
+		s.scheduleLocked(now.Add(wait))
 	default:
 		s.lostLocked(c, silentError(now.Sub(c.lastReceived)))
 	}

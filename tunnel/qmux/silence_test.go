@@ -10,6 +10,7 @@ import (
 
 	"github.com/hawser-project/hawser/tunnel"
 	"github.com/hawser-project/hawser/tunnel/memnet"
+	"github.com/hawser-project/hawser/tunnel/tunneltest"
 )
 
 // A dead peer is found in time at both ends, whoever has something to say, and a metered
@@ -174,6 +175,49 @@ func TestStoppedProcessAsksFirst(t *testing.T) {
 				n.close(t, d, a)
 			})
 		})
+	}
+}
+
+// A peer whose system acknowledges what its process does not read, since it has too much to
+// do, is pinged again, and keeps its connection until slowTimeout is over.
+func TestSlowPeerKeepsItsConnection(t *testing.T) {
+	o := tunnel.Options{TLS: tunneltest.TLS(t), Link: tunnel.LinkOptions{Keepalive: maxKeepalive}}
+	addr, accepted := overTLS(t, o)
+	d := dialed(t, addr, o)
+	a := sessionOf(t, accepted)
+	for wait := waiting(t); d.Link().RTT == 0 || a.Link().RTT == 0; { // the first pings are answered
+		select {
+		case <-wait.Done():
+			t.Fatal("no round trip")
+		case <-time.After(time.Millisecond):
+		}
+	}
+	a.mu.Lock() // it does nothing more
+	defer a.mu.Unlock()
+	d.mu.Lock()
+	c := d.firstLocked()
+	d.mu.Unlock()
+	// silent has the silence and the latest ping be older by so much.
+	silent := func(since time.Duration) {
+		d.mu.Lock()
+		c.lastReceived = c.lastReceived.Add(-since)
+		if !c.probedAt.IsZero() {
+			c.probedAt = c.probedAt.Add(-since)
+		}
+		d.timerAt = time.Time{}
+		d.mu.Unlock()
+		d.tick()
+	}
+	silent(d.keepalive.base)
+	for range 3 {
+		silent(d.keepalive.pongTimeout())
+		if parks := d.Link().Parks; parks > 0 {
+			t.Fatal("a slow peer lost its connection")
+		}
+	}
+	silent(d.keepalive.slowTimeout())
+	if parks := d.Link().Parks; parks != 1 {
+		t.Errorf("%d parks after %v", parks, d.keepalive.slowTimeout())
 	}
 }
 
