@@ -19,11 +19,16 @@ const (
 	busyGCPercent = 200
 	// percentOf is what a heap is to grow by, in percent of what lives, for each MiB
 	// that is allocated in a second. To mark a GiB takes a processor one second or two,
-	// so that, however much lives, collections take a fifth of one, or two, until busyGCPercent
+	// so that, however much lives, collections take a tenth of one, or two, until busyGCPercent
 	// bounds that.
-	percentOf = 0.5
+	percentOf = 1
 	// paceEvery is how often that is looked at.
 	paceEvery = 2 * time.Second
+	// trimAfter is how long the heap must have had its least room before the memory of a
+	// burst is given back, and trimEvery how often that happens at most: it marks all that
+	// lives once more. A server that is slow because it has too much to do allocates less, too.
+	trimAfter = 30 * time.Second
+	trimEvery = 5 * time.Minute
 )
 
 // trimMemory is called once everything has started: building the API's
@@ -41,6 +46,7 @@ func paceMemory(ctx context.Context) {
 	tick := time.NewTicker(paceEvery)
 	defer tick.Stop()
 	percent, rate, last := idleGCPercent, 0.0, allocated()
+	var idleSince, trimmed time.Time // when the burst was over; zero: there was none since the memory was given back
 	for {
 		select {
 		case <-ctx.Done():
@@ -55,9 +61,11 @@ func paceMemory(ctx context.Context) {
 		if next := gcPercent(percent, rate); next != percent {
 			percent = next
 			debug.SetGCPercent(percent)
-			if percent == idleGCPercent {
-				debug.FreeOSMemory() // what the burst took; the runtime by itself takes minutes
-			}
+			idleSince = time.Now()
+		}
+		if percent == idleGCPercent && !idleSince.IsZero() && time.Since(idleSince) >= trimAfter && time.Since(trimmed) >= trimEvery {
+			debug.FreeOSMemory() // what the burst took; the runtime by itself takes minutes
+			idleSince, trimmed = time.Time{}, time.Now()
 		}
 	}
 }
