@@ -5,6 +5,7 @@ package apiserver
 import (
 	"context"
 	"errors"
+	"slices"
 	"strconv"
 
 	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
@@ -16,6 +17,8 @@ import (
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
+	bootstrapapi "k8s.io/cluster-bootstrap/token/api"
+	"k8s.io/utils/ptr"
 )
 
 // Limits of the requests that are answered at a time, as kube-apiserver's.
@@ -28,7 +31,8 @@ const (
 // a time. Heartbeats of nodes, the election of leaders and the controllers have
 // a level each, so none of them waits for what others ask for, however slow the
 // store is. What a request belongs to is said by FlowSchemas, how much that gets
-// by PriorityLevelConfigurations: Kubernetes' own, which ensureFlow makes.
+// by PriorityLevelConfigurations: Kubernetes' own, which ensureFlow makes, and those
+// of nodes that join.
 //
 // The requests of this process, as those of all administrators, are exempt: a
 // request that others wait for must not wait for others.
@@ -36,6 +40,53 @@ func (s *Server) share(c *genericapiserver.Config, client kubernetes.Interface, 
 	c.MaxRequestsInFlight, c.MaxMutatingRequestsInFlight = s.cfg.MaxRequestsInFlight, s.cfg.MaxMutatingRequestsInFlight
 	c.FlowControl = flowcontrol.New(shared, client.FlowcontrolV1(), c.MaxRequestsInFlight+c.MaxMutatingRequestsInFlight)
 }
+
+// joinLevel has the requests of nodes that join, those with a bootstrap token, in a level
+// of their own with two shares, five requests at a time by default. A server that is slow because
+// it has too much to do makes fewer nodes join, and keeps up with those that it has. It takes
+// turns between tokens.
+var (
+	joinLevel = flowcontrolv1.PriorityLevelConfiguration{
+		ObjectMeta: metav1.ObjectMeta{Name: "node-bootstrap"},
+		Spec: flowcontrolv1.PriorityLevelConfigurationSpec{
+			Type: flowcontrolv1.PriorityLevelEnablementLimited,
+			Limited: &flowcontrolv1.LimitedPriorityLevelConfiguration{
+				NominalConcurrencyShares: ptr.To[int32](2),
+				LendablePercent:          ptr.To[int32](0),
+				BorrowingLimitPercent:    ptr.To[int32](0),
+				LimitResponse: flowcontrolv1.LimitResponse{
+					Type:    flowcontrolv1.LimitResponseTypeQueue,
+					Queuing: &flowcontrolv1.QueuingConfiguration{Queues: 16, HandSize: 4, QueueLengthLimit: 50},
+				},
+			},
+		},
+	}
+	joinSchema = flowcontrolv1.FlowSchema{
+		ObjectMeta: metav1.ObjectMeta{Name: "system-bootstrappers"},
+		Spec: flowcontrolv1.FlowSchemaSpec{
+			PriorityLevelConfiguration: flowcontrolv1.PriorityLevelConfigurationReference{Name: joinLevel.Name},
+			MatchingPrecedence:         450, // between those of nodes' heartbeats and of their other requests
+			DistinguisherMethod:        &flowcontrolv1.FlowDistinguisherMethod{Type: flowcontrolv1.FlowDistinguisherMethodByUserType},
+			Rules: []flowcontrolv1.PolicyRulesWithSubjects{{
+				Subjects: []flowcontrolv1.Subject{{
+					Kind:  flowcontrolv1.SubjectKindGroup,
+					Group: &flowcontrolv1.GroupSubject{Name: bootstrapapi.BootstrapDefaultGroup},
+				}},
+				ResourceRules: []flowcontrolv1.ResourcePolicyRule{{
+					Verbs:        []string{flowcontrolv1.VerbAll},
+					APIGroups:    []string{flowcontrolv1.APIGroupAll},
+					Resources:    []string{flowcontrolv1.ResourceAll},
+					ClusterScope: true,
+					Namespaces:   []string{flowcontrolv1.NamespaceEvery},
+				}},
+				NonResourceRules: []flowcontrolv1.NonResourcePolicyRule{{
+					Verbs:           []string{flowcontrolv1.VerbAll},
+					NonResourceURLs: []string{flowcontrolv1.NonResourceAll},
+				}},
+			}},
+		},
+	}
+)
 
 // flowChanges has word left in changed whenever an object of flow control is.
 func flowChanges(shared informers.SharedInformerFactory, changed chan<- struct{}) error {
@@ -74,7 +125,7 @@ func spec(obj any) string {
 func ensureFlow(ctx context.Context, client kubernetes.Interface) error {
 	levels, schemas := client.FlowcontrolV1().PriorityLevelConfigurations(), client.FlowcontrolV1().FlowSchemas()
 	var errs []error
-	for i, list := range [][]*flowcontrolv1.PriorityLevelConfiguration{bootstrap.MandatoryPriorityLevelConfigurations, bootstrap.SuggestedPriorityLevelConfigurations} {
+	for i, list := range [][]*flowcontrolv1.PriorityLevelConfiguration{bootstrap.MandatoryPriorityLevelConfigurations, append(slices.Clip(bootstrap.SuggestedPriorityLevelConfigurations), &joinLevel)} {
 		for _, level := range list {
 			errs = append(errs, present(ensure(ctx, levels, level.DeepCopy(), func(have *flowcontrolv1.PriorityLevelConfiguration) bool {
 				want := level.Spec.DeepCopy()
@@ -85,7 +136,7 @@ func ensureFlow(ctx context.Context, client kubernetes.Interface) error {
 			})))
 		}
 	}
-	for i, list := range [][]*flowcontrolv1.FlowSchema{bootstrap.MandatoryFlowSchemas, bootstrap.SuggestedFlowSchemas} {
+	for i, list := range [][]*flowcontrolv1.FlowSchema{bootstrap.MandatoryFlowSchemas, append(slices.Clip(bootstrap.SuggestedFlowSchemas), &joinSchema)} {
 		for _, schema := range list {
 			errs = append(errs, present(ensure(ctx, schemas, schema.DeepCopy(), func(have *flowcontrolv1.FlowSchema) bool {
 				return follow(have, &have.Spec, schema.Spec, i == 0)

@@ -104,7 +104,7 @@ func TestHeartbeatsDoNotWait(t *testing.T) {
 	letGo := sync.OnceFunc(func() { close(gate.release) })
 	defer letGo()
 	for level, c := range map[string]*kubernetes.Clientset{
-		"global-default": client("somebody"), "system": client("system:node:m", "system:nodes"),
+		"global-default": client("somebody"), "node-bootstrap": client("system:bootstrap:abcdef", "system:bootstrappers"), "system": client("system:node:m", "system:nodes"),
 		"workload-high": client("system:kube-controller-manager"),
 		"workload-low":  client("system:serviceaccount:default:default", "system:serviceaccounts"),
 	} {
@@ -138,7 +138,7 @@ func TestFlowControlIsKept(t *testing.T) {
 		t.Helper()
 		return must(flow.FlowSchemas().Get(t.Context(), name, metav1.GetOptions{}))(t)
 	}
-	for _, name := range []string{"catch-all", "system-node-high"} {
+	for _, name := range []string{"catch-all", "system-node-high", "system-bootstrappers"} {
 		if err := flow.FlowSchemas().Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
 			t.Fatal(err)
 		}
