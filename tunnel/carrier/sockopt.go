@@ -73,20 +73,34 @@ func QuickAck(c net.Conn) { onTCP(c, func(_ *net.TCPConn, fd int) { quickAck(fd)
 // acknowledged something within d: then the path works, even if it is slow. False if that
 // is unknown.
 func Acknowledges(c net.Conn, d time.Duration) bool {
-	_, ago, ok := acknowledged(c)
-	return ok && ago < d
+	info, ok := acknowledged(c)
+	return ok && info.ago < d
+}
+
+// Delivered says whether the peer's system has acknowledged everything that was written to
+// the TCP connection that c is or wraps. False if that is unknown.
+func Delivered(c net.Conn) bool {
+	info, ok := acknowledged(c)
+	return ok && !info.outstanding && !info.unsent
 }
 
 // Stuck says whether sent data is unacknowledged and no acknowledgement was received for d:
 // then the path does not work. False if that is unknown.
 func Stuck(c net.Conn, d time.Duration) bool {
-	outstanding, ago, ok := acknowledged(c)
-	return ok && outstanding && ago >= d
+	info, ok := acknowledged(c)
+	return ok && info.outstanding && info.ago >= d
 }
 
-func acknowledged(c net.Conn) (outstanding bool, ago time.Duration, ok bool) {
-	onTCP(c, func(_ *net.TCPConn, fd int) { outstanding, ago, ok = acknowledgement(fd) })
-	return outstanding, ago, ok
+// An acknowledgement is what the system knows of the peer's.
+type acknowledgement struct {
+	outstanding bool          // sent data is unacknowledged
+	unsent      bool          // data waits to be sent
+	ago         time.Duration // since the last one was received
+}
+
+func acknowledged(c net.Conn) (info acknowledgement, ok bool) {
+	onTCP(c, func(_ *net.TCPConn, fd int) { info, ok = acknowledgementOf(fd) })
+	return info, ok
 }
 
 // onTCP calls f with the TCP connection that c is or wraps and its file descriptor, if there

@@ -35,14 +35,13 @@ func limitSegments(fd, size int) {
 	_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_MAXSEG, size) // as above
 }
 
-// acknowledgement says whether sent data is unacknowledged, and how long ago the last
-// acknowledgement was received (tcp(7), TCP_INFO).
-func acknowledgement(fd int) (outstanding bool, ago time.Duration, ok bool) {
+// acknowledgementOf asks the system (tcp(7), TCP_INFO).
+func acknowledgementOf(fd int) (acknowledgement, bool) {
 	info, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
 	if err != nil {
-		return false, 0, false
+		return acknowledgement{}, false
 	}
-	return info.Unacked > 0, time.Duration(info.Last_ack_recv) * time.Millisecond, true
+	return acknowledgement{info.Unacked > 0, info.Notsent_bytes > 0, time.Duration(info.Last_ack_recv) * time.Millisecond}, true
 }
 
 func setCongestion(fd int, name string) error {

@@ -6,7 +6,6 @@ package carrier
 
 import (
 	"errors"
-	"time"
 )
 
 func tuneSocket(int) {}
@@ -23,4 +22,4 @@ func tryCongestion(string) error {
 	return errors.New("not supported on this system: use auto or system")
 }
 
-func acknowledgement(int) (outstanding bool, ago time.Duration, ok bool) { return false, 0, false }
+func acknowledgementOf(int) (acknowledgement, bool) { return acknowledgement{}, false }

@@ -58,6 +58,7 @@ type conn struct {
 	lastReceived time.Time // when a record was last received
 	probedAt     time.Time // when a ping was sent because of the present silence; zero: not yet
 	owedSince    time.Time // since when the peer has owed an answer; zero if it owes none
+	slowSince    time.Time // since when it has, although TCP acknowledges what is sent; zero: it is not slow
 	owedReset    bool      // owedSince was moved once because this process had been stopped
 	pingNumber   uint64    // of the unanswered QX_PING; 0: none
 	pingSent     time.Time // when that ping was sent
@@ -254,7 +255,7 @@ func (c *conn) handleRecord(frames []byte, b *block) error {
 // receivedLocked notes that the peer is alive.
 func (c *conn) receivedLocked() {
 	now := time.Now()
-	c.lastReceived, c.probedAt, c.owedSince, c.owedReset = now, time.Time{}, time.Time{}, false
+	c.lastReceived, c.probedAt, c.owedSince, c.slowSince, c.owedReset = now, time.Time{}, time.Time{}, time.Time{}, false
 	c.s.stats.Heard = now
 	if c.inFlight > 0 {
 		c.owedSince = now

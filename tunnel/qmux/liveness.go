@@ -196,10 +196,16 @@ func (s *Session) probeLocked(c *conn, now time.Time) {
 	c.pingLocked()
 }
 
-// checkLocked doubts a connection on which data is not acknowledged in time.
+// checkLocked doubts a connection on which data is not acknowledged in time, unless TCP
+// acknowledges it: then the path is slow, or the peer. Where TCP has delivered everything
+// and says nothing more, it has a ping to acknowledge. The longer this goes on the more
+// seldom that is: a slow peer has enough to do.
 func (s *Session) checkLocked(c *conn, now time.Time) {
 	timeout := s.ackTimeoutLocked()
 	s.probeLocked(c, now)
+	if !c.slowSince.IsZero() {
+		timeout = max(timeout, now.Sub(c.slowSince)/2)
+	}
 	since := c.owedSince
 	switch {
 	case !c.owedSince.IsZero() && (c.inFlight > 0 || c.pingNumber != 0):
@@ -219,10 +225,18 @@ func (s *Session) checkLocked(c *conn, now time.Time) {
 		s.scheduleLocked(now.Add(left))
 		return
 	}
-	if !carrier.Acknowledges(c.tls, timeout) {
+	works := carrier.Acknowledges(c.tls, timeout)
+	switch {
+	case !works && !carrier.Delivered(c.tls):
 		s.doubtLocked(c)
-	} else if !c.owedSince.IsZero() {
-		c.owedSince = now // the path is slow, not dead
+	case !c.owedSince.IsZero():
+		c.owedSince = now
+		if c.slowSince.IsZero() {
+			c.slowSince = now
+		}
+		if !works {
+			c.pingLocked()
+		}
 	}
 	s.watchLocked(now)
 }

@@ -178,25 +178,38 @@ func TestStoppedProcessAsksFirst(t *testing.T) {
 	}
 }
 
-// A peer whose system acknowledges what its process does not read, since it has too much to
-// do, is pinged again, and keeps its connection until slowTimeout is over.
-func TestSlowPeerKeepsItsConnection(t *testing.T) {
-	o := tunnel.Options{TLS: tunneltest.TLS(t), Link: tunnel.LinkOptions{Keepalive: maxKeepalive}}
+// slowPeer is the dialing end and its connection of a session whose peer's system works,
+// and whose peer's process does nothing more until resume.
+func slowPeer(t *testing.T, o tunnel.Options) (d *Session, c *conn, resume func()) {
+	t.Helper()
+	o.TLS = tunneltest.TLS(t)
 	addr, accepted := overTLS(t, o)
-	d := dialed(t, addr, o)
+	d = dialed(t, addr, o)
 	a := sessionOf(t, accepted)
-	for wait := waiting(t); d.Link().RTT == 0 || a.Link().RTT == 0; { // the first pings are answered
+	awaitReal(t, "the first pings are answered", func() bool { return d.Link().RTT > 0 && a.Link().RTT > 0 })
+	a.mu.Lock()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d, d.firstLocked(), a.mu.Unlock
+}
+
+// awaitReal waits in real time until check returns true.
+func awaitReal(t *testing.T, what string, check func() bool) {
+	t.Helper()
+	for wait := waiting(t); !check(); {
 		select {
 		case <-wait.Done():
-			t.Fatal("no round trip")
+			t.Fatalf("still not: %s", what)
 		case <-time.After(time.Millisecond):
 		}
 	}
-	a.mu.Lock() // it does nothing more
-	defer a.mu.Unlock()
-	d.mu.Lock()
-	c := d.firstLocked()
-	d.mu.Unlock()
+}
+
+// A peer whose system acknowledges what its process does not read, since it has too much to
+// do, is pinged again, and keeps its connection until slowTimeout is over.
+func TestSlowPeerKeepsItsConnection(t *testing.T) {
+	d, c, resume := slowPeer(t, tunnel.Options{Link: tunnel.LinkOptions{Keepalive: maxKeepalive}})
+	defer resume()
 	// silent has the silence and the latest ping be older by so much.
 	silent := func(since time.Duration) {
 		d.mu.Lock()
@@ -218,6 +231,42 @@ func TestSlowPeerKeepsItsConnection(t *testing.T) {
 	silent(d.keepalive.slowTimeout())
 	if parks := d.Link().Parks; parks != 1 {
 		t.Errorf("%d parks after %v", parks, d.keepalive.slowTimeout())
+	}
+}
+
+// Nor is such a peer dialed again because it owes an acknowledgement. It is pinged once
+// TCP has nothing more to say, so that TCP has.
+func TestSlowPeerIsNotDoubted(t *testing.T) {
+	d, c, resume := slowPeer(t, tunnel.Options{})
+	s, err := d.Open(waiting(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	says(t, s, "anybody")
+	for range 2 {
+		d.mu.Lock()
+		pings := d.pings
+		d.mu.Unlock()
+		awaitReal(t, "TCP is silent, and a ping was sent", func() bool {
+			d.mu.Lock()
+			defer d.mu.Unlock()
+			return d.pings > pings || d.paths.rejoin.redialing
+		})
+		d.mu.Lock()
+		if d.paths.rejoin.redialing || d.paths.rejoin.falseDoubts > 0 || c.owedSince.IsZero() || c.slowSince.IsZero() {
+			t.Errorf("a slow peer is doubted: %+v", d.paths.rejoin)
+		}
+		d.mu.Unlock()
+	}
+	resume()
+	awaitReal(t, "it answers", func() bool {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		return c.slowSince.IsZero() && c.inFlight == 0
+	})
+	if link := d.Link(); link.Resumes > 0 || link.Parks > 0 {
+		t.Errorf("%+v", link)
 	}
 }
 
