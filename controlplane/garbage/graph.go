@@ -3,6 +3,7 @@ package garbage
 // The graph of who depends on whom.
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"sync"
@@ -33,15 +34,24 @@ type node struct {
 	deleting   bool
 	foreground bool // deleting, and waits for its dependents
 	orphaning  bool // deleting, and waits for its dependents to be let go
+	// owners are sorted by uid: an object may have ten thousands.
 	owners     []metav1.OwnerReference
 	dependents map[types.UID]*node
 }
 
+// refs are n's references to owner.
+func (n *node) refs(owner types.UID) []metav1.OwnerReference {
+	from, _ := slices.BinarySearchFunc(n.owners, owner, func(r metav1.OwnerReference, uid types.UID) int { return cmp.Compare(r.UID, uid) })
+	to := from
+	for to < len(n.owners) && n.owners[to].UID == owner {
+		to++
+	}
+	return n.owners[from:to]
+}
+
 // blocks tells whether owner waits for n.
 func (n *node) blocks(owner types.UID) bool {
-	return slices.ContainsFunc(n.owners, func(r metav1.OwnerReference) bool {
-		return r.UID == owner && r.BlockOwnerDeletion != nil && *r.BlockOwnerDeletion
-	})
+	return slices.ContainsFunc(n.refs(owner), func(r metav1.OwnerReference) bool { return r.BlockOwnerDeletion != nil && *r.BlockOwnerDeletion })
 }
 
 // work is what a change of the graph calls for.
@@ -97,8 +107,9 @@ func (g *graph) observe(id identity, m *metav1.PartialObjectMetadata) work {
 // doubt has those dependents of n looked at that expected it elsewhere.
 func (g *graph) doubt(w *work, n *node) {
 	for uid, d := range n.dependents {
-		for i := range d.owners {
-			if d.owners[i].UID == n.uid && !matches(d, &d.owners[i], n) {
+		refs := d.refs(n.uid)
+		for i := range refs {
+			if !matches(d, &refs[i], n) {
 				w.delete = append(w.delete, uid)
 				w.noteOtherNamespace(d, n)
 			}
@@ -120,11 +131,11 @@ func (w *work) noteOtherNamespace(d, owner *node) {
 // relink makes owners the owners of n.
 func (g *graph) relink(w *work, n *node, owners []metav1.OwnerReference) {
 	before := node{owners: n.owners}
-	was := before.owners
 	n.owners = slices.Clone(owners)
-	for i := range owners {
-		r := &owners[i]
-		if !slices.ContainsFunc(was, func(o metav1.OwnerReference) bool { return o.UID == r.UID }) {
+	slices.SortStableFunc(n.owners, func(a, b metav1.OwnerReference) int { return cmp.Compare(a.UID, b.UID) })
+	for i := range n.owners {
+		r := &n.owners[i]
+		if len(before.refs(r.UID)) == 0 {
 			g.link(w, n, r)
 			continue
 		}
@@ -133,9 +144,9 @@ func (g *graph) relink(w *work, n *node, owners []metav1.OwnerReference) {
 			w.delete = append(w.delete, r.UID)
 		}
 	}
-	for i := range was {
-		if !slices.ContainsFunc(owners, func(o metav1.OwnerReference) bool { return o.UID == was[i].UID }) {
-			g.unlink(w, n, was[i].UID)
+	for i := range before.owners {
+		if uid := before.owners[i].UID; len(n.refs(uid)) == 0 {
+			g.unlink(w, n, uid)
 		}
 	}
 }
@@ -213,11 +224,9 @@ func (g *graph) missing(id identity) work {
 	var w work
 	var next *identity
 	for uid, d := range n.dependents {
-		for i := range d.owners {
-			r := &d.owners[i]
-			if r.UID != id.uid {
-				continue
-			}
+		refs := d.refs(id.uid)
+		for i := range refs {
+			r := &refs[i]
 			if at := (identity{r.APIVersion, r.Kind, d.namespace, r.Name, r.UID}); at != id {
 				next = &at
 				continue
