@@ -137,6 +137,10 @@ func TestOptions(t *testing.T) {
 		"short phase":       {[]string{"--shutdown-grace-period-by-pod-priority", "0=10ms"}, `"0=10ms": want a duration`},
 		"endless phases":    {[]string{"--shutdown-grace-period-by-pod-priority", "0=2000000h,1=2000000h"}, `"1=2000000h": want a duration`},
 		"phase twice":       {[]string{"--shutdown-grace-period-by-pod-priority", "7=10s,7=1s"}, "priority 7 is there twice"},
+		"gates":             {[]string{"--feature-gates", "GracefulNodeShutdown=true,GracefulNodeShutdownBasedOnPodPriority=false"}, ""},
+		"foreign gate":      {[]string{"--feature-gates", "CPUManager=true"}, `--feature-gates: there is no gate "CPUManager": the agent has GracefulNodeShutdown and GracefulNodeShutdownBasedOnPodPriority`},
+		"no value":          {[]string{"--feature-gates", "GracefulNodeShutdown"}, `--feature-gates: "GracefulNodeShutdown": want GracefulNodeShutdown=true or GracefulNodeShutdown=false`},
+		"gate and phases":   {[]string{"--feature-gates", "GracefulNodeShutdown=false", "--shutdown-grace-period", "1ms"}, "--shutdown-grace-period 1ms"},
 		"empty phases":      {[]string{"--shutdown-grace-period-by-pod-priority", "7=0"}, "no priority has any time"},
 		"manifests":         {[]string{"--pod-manifest-path", "/etc/hawser/manifests/", "--file-check-frequency", "1s"}, ""},
 		"manifests nowhere": {[]string{"--pod-manifest-path", "manifests"}, `--pod-manifest-path "manifests": want an absolute path`},
@@ -268,6 +272,30 @@ func TestShutdownPhases(t *testing.T) {
 			t.Errorf("%v: %v", args, err)
 		} else if got := fmt.Sprint(o.phases); got != want {
 			t.Errorf("%v: %s, want %s", args, got, want)
+		}
+	}
+}
+
+// TestShutdownGates: with a gate off the times have no effect.
+func TestShutdownGates(t *testing.T) {
+	total, priority := "--shutdown-grace-period=30s", "--shutdown-grace-period-by-pod-priority=0=9s"
+	for _, tt := range []struct {
+		gates, times string
+		phases       int
+	}{
+		{"GracefulNodeShutdown=true", total, 2},
+		{"GracefulNodeShutdown=false", total, 0},
+		{"GracefulNodeShutdown=false", priority, 0},
+		{"GracefulNodeShutdownBasedOnPodPriority=false", total, 2},
+		{"GracefulNodeShutdownBasedOnPodPriority=false", priority, 0},
+		{"GracefulNodeShutdownBasedOnPodPriority=true,GracefulNodeShutdown=true", priority, 1},
+	} {
+		o, err := parse(t, "--feature-gates="+tt.gates, tt.times)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(o.phases) != tt.phases || o.gatedOff != (tt.phases == 0) {
+			t.Errorf("%s %s: phases %v, gated off: %v", tt.gates, tt.times, o.phases, o.gatedOff)
 		}
 	}
 }

@@ -211,6 +211,9 @@ func (p *parts) makeNode(o *options, metrics prometheus.Registerer, log *slog.Lo
 	}); err != nil {
 		return err
 	}
+	if o.gatedOff {
+		log.Warn("a shutdown of the machine does not wait for pods: --" + featureGates + " turns that off")
+	}
 	p.node, err = node.New(node.Config{
 		Name: o.nodeName, API: p.api, Runtime: p.runtime, DataDir: o.dataDir, Version: kubeletVersion,
 		CloseConnections: p.conns.Close, Fence: p.fence,

@@ -21,6 +21,13 @@ const (
 	gracePeriod         = "shutdown-grace-period"
 	criticalGracePeriod = "shutdown-grace-period-critical-pods"
 	gracePeriods        = "shutdown-grace-period-by-pod-priority"
+	featureGates        = "feature-gates"
+)
+
+// Feature gates, with the kubelet's names. Both are on by default.
+const (
+	gateShutdown = "GracefulNodeShutdown"
+	gatePriority = "GracefulNodeShutdownBasedOnPodPriority"
 )
 
 // maxPhases bounds --shutdown-grace-period-by-pod-priority.
@@ -30,18 +37,52 @@ const maxPhases = 64
 type shutdownOptions struct {
 	total, critical time.Duration
 	byPriority      string
+	gates           []string
 
-	phases []pods.Phase // set by check; none if a shutdown does not wait for pods
+	phases   []pods.Phase // set by check; none if a shutdown does not wait for pods
+	gatedOff bool         // set by check: a gate takes phases away
 }
 
 func (o *shutdownOptions) addFlags(f *pflag.FlagSet) {
 	f.DurationVar(&o.total, gracePeriod, 0, "how long a shutdown of the machine waits for pods to end, by systemd-logind; 0 for not at all (the kubelet's configuration has it as shutdownGracePeriod)")
 	f.DurationVar(&o.critical, criticalGracePeriod, 0, "how much of --"+gracePeriod+" is for critical pods, which end after the others (shutdownGracePeriodCriticalPods)")
 	f.StringVar(&o.byPriority, gracePeriods, "", "in place of --"+gracePeriod+" and --"+criticalGracePeriod+": how long pods of each priority and above have, PRIORITY=DURATION,…, the lowest first to end (shutdownGracePeriodByPodPriority)")
+	f.StringSliceVar(&o.gates, featureGates, nil, "GATE=false,… for a shutdown that does not wait for pods, whatever times are given: "+gateShutdown+", or "+gatePriority+" for times by priority")
 }
 
 // check refuses what cannot work, naming the flag.
 func (o *shutdownOptions) check() error {
+	on, err := parseGates(o.gates)
+	if err != nil {
+		return fmt.Errorf("--%s: %w", featureGates, err)
+	}
+	if err = o.checkPhases(); err != nil {
+		return err
+	}
+	if len(o.phases) > 0 && (!on[gateShutdown] || o.byPriority != "" && !on[gatePriority]) {
+		o.phases, o.gatedOff = nil, true
+	}
+	return nil
+}
+
+// parseGates reads GATE=BOOL of each gate that is not as it is by default.
+func parseGates(list []string) (map[string]bool, error) {
+	on := map[string]bool{gateShutdown: true, gatePriority: true}
+	for _, part := range list {
+		name, value, _ := strings.Cut(part, "=")
+		if _, known := on[name]; !known {
+			return nil, fmt.Errorf("there is no gate %q: the agent has %s and %s", name, gateShutdown, gatePriority)
+		}
+		var err error
+		if on[name], err = strconv.ParseBool(value); err != nil {
+			return nil, fmt.Errorf("%q: want %s=true or %s=false", part, name, name)
+		}
+	}
+	return on, nil
+}
+
+// checkPhases makes the phases of the times.
+func (o *shutdownOptions) checkPhases() error {
 	if o.byPriority != "" {
 		if o.total != 0 || o.critical != 0 {
 			return fmt.Errorf("--%s: give it without --%s and --%s", gracePeriods, gracePeriod, criticalGracePeriod)
