@@ -134,7 +134,17 @@ func unicastIP(value string, p *field.Path) field.ErrorList {
 	return field.ErrorList{field.Invalid(p, value, msg)}
 }
 
+// Bounds of what is compared with all objects. Controllers and the scheduler read a selector at
+// each change of an object: one of a hundred thousand values would have all others wait.
+const (
+	maxSelector    = 16 << 10 // bytes of a selector, or of a pod's node affinity, as it is encoded
+	maxTolerations = 1000
+)
+
 func labelSelector(s *metav1.LabelSelector, p *field.Path) field.ErrorList {
+	if s.Size() > maxSelector {
+		return field.ErrorList{field.TooLong(p, "", maxSelector)}
+	}
 	return metav1validation.ValidateLabelSelector(s, metav1validation.LabelSelectorValidationOptions{}, p)
 }
 

@@ -15,6 +15,9 @@ import (
 
 // ValidateTolerations checks the tolerations at p.
 func ValidateTolerations(list []corev1.Toleration, p *field.Path) field.ErrorList {
+	if len(list) > maxTolerations {
+		return field.ErrorList{field.TooMany(p, len(list), maxTolerations)}
+	}
 	var errs field.ErrorList
 	for i := range list {
 		errs = append(errs, toleration(&list[i], p.Index(i))...)
@@ -92,7 +95,9 @@ func affinity(a *corev1.Affinity, p *field.Path) field.ErrorList {
 		return nil
 	}
 	var errs field.ErrorList
-	if n := a.NodeAffinity; n != nil {
+	if n := a.NodeAffinity; n.Size() > maxSelector {
+		errs = append(errs, field.TooLong(p.Child("nodeAffinity"), "", maxSelector))
+	} else if n != nil {
 		node := p.Child("nodeAffinity")
 		if n.RequiredDuringSchedulingIgnoredDuringExecution != nil {
 			errs = append(errs, nodeSelector(n.RequiredDuringSchedulingIgnoredDuringExecution, node.Child(requiredDuring))...)

@@ -1,9 +1,11 @@
 package validation
 
 import (
+	"slices"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -212,5 +214,53 @@ func TestSecurity(t *testing.T) {
 			p.Spec.SecurityContext.RunAsUser = ptr[int64](1)
 			web(p).SecurityContext = &corev1.SecurityContext{Privileged: ptr(true), RunAsUser: ptr[int64](1)}
 		}, bad("spec.hostPID: Forbidden: cannot be set for a windows pod", "spec.securityContext.runAsUser: Forbidden", in+".privileged: Forbidden", in+".runAsUser: Forbidden")},
+	})
+}
+
+// TestMuchSelected: a selector and the tolerations of a pod have a bound, since all that
+// happens to others' objects is compared with them.
+func TestMuchSelected(t *testing.T) {
+	t.Parallel()
+	type pod = *corev1.Pod
+	values := func(n int) []string { return slices.Repeat([]string{"123456789"}, n) } // of 11 bytes each
+	selector := func(n int) *metav1.LabelSelector {
+		return &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "a", Operator: "NotIn", Values: values(n)}}}
+	}
+	term := func(n int) corev1.NodeSelectorTerm {
+		return corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "a", Operator: "NotIn", Values: values(n)}}}
+	}
+	tolerations := func(n int) func(pod) {
+		return func(p pod) { p.Spec.Tolerations = slices.Repeat([]corev1.Toleration{{Operator: "Exists"}}, n) }
+	}
+	affinity := func(a corev1.Affinity) func(pod) { return func(p pod) { p.Spec.Affinity = &a } }
+	required := func(n int) func(pod) {
+		return affinity(corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{term(n)}}}})
+	}
+	preferred := func(n int) func(pod) {
+		one := corev1.PreferredSchedulingTerm{Weight: 1, Preference: term(1)}
+		return affinity(corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{PreferredDuringSchedulingIgnoredDuringExecution: slices.Repeat([]corev1.PreferredSchedulingTerm{one}, n)}})
+	}
+	pods := func(n int) func(pod) {
+		one := corev1.PodAffinityTerm{TopologyKey: "zone", LabelSelector: &metav1.LabelSelector{}, NamespaceSelector: selector(n)}
+		return affinity(corev1.Affinity{PodAffinity: &corev1.PodAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{one}}})
+	}
+	const few, many, most = 1400, 1600, ": Too long: may not be more than 16384 bytes"
+	mutate(t, goodPod(t), ValidatePod, []mutation[pod]{
+		{"tolerations", tolerations(1000), nil},
+		{"too many tolerations", tolerations(1001), bad("spec.tolerations: Too many: 1001: must have at most 1000 items")},
+		{"values", required(few), nil},
+		{"too many values", required(many), bad("spec.affinity.nodeAffinity" + most)},
+		{"preferences", preferred(few / 4), nil},
+		{"too many preferences", preferred(many), bad("spec.affinity.nodeAffinity" + most)},
+		{"namespaces", pods(few), nil},
+		{"too many namespaces", pods(many), bad("spec.affinity.podAffinity.requiredDuringSchedulingIgnoredDuringExecution[0].namespaceSelector" + most)},
+	})
+	type pdb = *policyv1.PodDisruptionBudget
+	selecting := func(n int) func(pdb) { return func(b pdb) { b.Spec.Selector = selector(n) } }
+	mutate(t, func() pdb {
+		return defaulted[policyv1.PodDisruptionBudget](t, `{metadata: {name: b}, spec: {minAvailable: 50%, selector: {matchLabels: {a: b}}}}`)
+	}, ValidatePodDisruptionBudget, []mutation[pdb]{
+		{"selector", selecting(few), nil},
+		{"selector of too much", selecting(many), bad("spec.selector" + most)},
 	})
 }
