@@ -96,7 +96,7 @@ func (s *Server) newChain(p *parts, rows []row) (*chain, error) {
 // builtin is left to the caller.
 func (s *Server) newAggregator(p *parts, builtin *genericapiserver.GenericAPIServer, ext *apiextensionsserver.CustomResourceDefinitions) (*aggregatorserver.APIAggregator, error) {
 	c := p.link()
-	lists := &foreignLists{log: s.cfg.Log}
+	lists := newForeignLists(c.Serializer, s.cfg.Log)
 	c.BuildHandlerChainFunc = func(h http.Handler, c *genericapiserver.Config) http.Handler {
 		return p.config.BuildHandlerChainFunc(lists.bound(h), c)
 	}

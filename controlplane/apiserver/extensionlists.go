@@ -3,41 +3,109 @@
 package apiserver
 
 import (
+	"errors"
 	"log/slog"
 	"net/http"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 	"k8s.io/apiserver/pkg/endpoints/request"
+	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 	apiregistration "k8s.io/kube-aggregator/pkg/client/listers/apiregistration/v1"
+	"k8s.io/utils/lru"
 )
 
-// foreignBytes bounds what a controller reads of one answer of an extension server. Decoding
-// can take a hundred times as much memory: a list is made of empty objects.
-const foreignBytes = 4 << 20
+// Bounds of what a controller reads of an extension server. Decoding can take a hundred times
+// as much memory: a list is made of empty objects.
+const (
+	foreignBytes     = 4 << 20          // of one answer
+	foreignListBytes = 8 * foreignBytes // of all pages of one list
+	foreignPages     = 200              // of one list, as many as the namespace controller reads
+	foreignListsRead = 1024             // lists that are read at a time
+)
 
-// foreignLists ends answers of extension servers to the controllers of this process that are
-// too long: the garbage collector and others list all kinds there are, and read an answer
-// whole. Answers to other users have no bound, since this process does not store them.
+// foreignLists ends lists of extension servers to the controllers of this process that are
+// too long: the garbage collector and others list all kinds there are, and keep a list whole.
+// Answers to other users have no bound, since this process does not store them.
 type foreignLists struct {
-	services apiregistration.APIServiceLister // set before the first request
-	log      *slog.Logger
+	services   apiregistration.APIServiceLister // set before the first request
+	serializer runtime.NegotiatedSerializer
+	log        *slog.Logger
+	left       *lru.Cache // bytes (int) that are left of a list, by foreignList
 }
 
-// bound has next serve with that bound.
+// A foreignList is a list that a controller reads page by page, one page after another. Each
+// controller has a user agent of its own.
+type foreignList struct{ agent, path string }
+
+func newForeignLists(serializer runtime.NegotiatedSerializer, log *slog.Logger) *foreignLists {
+	return &foreignLists{serializer: serializer, log: log, left: lru.New(foreignListsRead)}
+}
+
+// bound has next serve with those bounds.
 func (f *foreignLists) bound(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		info, ok := request.RequestInfoFrom(r.Context())
-		if who, known := request.UserFrom(r.Context()); !ok || !known || who.GetName() != user.KubeControllerManager || !info.IsResourceRequest || info.Verb == "watch" {
+		svc, info := f.foreign(r)
+		switch {
+		case svc == nil || info.Verb == "watch" && r.FormValue("sendInitialEvents") != "true":
 			next.ServeHTTP(w, r)
-			return
+		case info.Verb == "watch":
+			// A list that comes as a watch has no end that is seen from here. Whoever gets this
+			// answer lists.
+			f.refuse(w, r, apierrors.NewInvalid(schema.GroupKind{Group: info.APIGroup, Kind: "ListOptions"}, "",
+				field.ErrorList{field.Forbidden(field.NewPath("sendInitialEvents"), "a controller does not read lists of extension servers so")}))
+		case info.Verb == "list":
+			f.list(w, r, info, svc, next)
+		default:
+			f.answer(w, r, svc, foreignBytes, next)
 		}
-		svc, err := f.services.Get(info.APIVersion + "." + info.APIGroup)
-		if err != nil || svc.Spec.Service == nil {
-			next.ServeHTTP(w, r)
-			return
-		}
-		// A few compressed bytes can become any number. Without this the proxy decompresses.
-		r.Header.Del("Accept-Encoding")
-		next.ServeHTTP(&boundedWriter{ResponseWriter: w, what: "answer to a controller", most: foreignBytes, left: foreignBytes, log: f.log.With("apiservice", svc.Name)}, r)
 	})
+}
+
+// foreign returns the extension server that a controller's request goes to, or nil.
+func (f *foreignLists) foreign(r *http.Request) (*apiregistrationv1.APIService, *request.RequestInfo) {
+	info, ok := request.RequestInfoFrom(r.Context())
+	if who, known := request.UserFrom(r.Context()); !ok || !known || who.GetName() != user.KubeControllerManager || !info.IsResourceRequest {
+		return nil, info
+	}
+	svc, err := f.services.Get(info.APIVersion + "." + info.APIGroup)
+	if err != nil || svc.Spec.Service == nil {
+		return nil, info
+	}
+	return svc, info
+}
+
+// list has next serve a page, unless the pages before it were too many or too long.
+func (f *foreignLists) list(w http.ResponseWriter, r *http.Request, info *request.RequestInfo, svc *apiregistrationv1.APIService, next http.Handler) {
+	key, left := foreignList{r.UserAgent(), r.URL.Path}, foreignListBytes
+	if r.FormValue("continue") != "" {
+		v, _ := f.left.Get(key)
+		left, _ = v.(int) // 0 if nothing is known of the pages before
+	}
+	if left <= 0 {
+		f.log.Warn("an extension server's list is too long for a controller and is not read on", "apiservice", svc.Name, "resource", info.Resource, "bytes", foreignListBytes, "pages", foreignPages)
+		f.refuse(w, r, apierrors.NewInternalError(errors.New("the list of the extension server is too long for a controller")))
+		return
+	}
+	f.left.Add(key, 0) // unless this page ends well
+	sent := f.answer(w, r, svc, min(left, foreignBytes), next)
+	f.left.Add(key, left-max(sent, foreignListBytes/foreignPages+1))
+}
+
+// answer has next serve at most so many bytes, and returns how many it was.
+func (f *foreignLists) answer(w http.ResponseWriter, r *http.Request, svc *apiregistrationv1.APIService, most int, next http.Handler) int {
+	// A few compressed bytes can become any number. Without this the proxy decompresses.
+	r.Header.Del("Accept-Encoding")
+	b := &boundedWriter{ResponseWriter: w, what: "answer to a controller", most: most, left: most, log: f.log.With("apiservice", svc.Name)}
+	next.ServeHTTP(b, r)
+	return most - b.left
+}
+
+func (f *foreignLists) refuse(w http.ResponseWriter, r *http.Request, err error) {
+	responsewriters.ErrorNegotiated(err, f.serializer, metav1.Unversioned, w, r)
 }

@@ -7,16 +7,23 @@ import (
 	"compress/gzip"
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
+	"strings"
 	"testing"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/pager"
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 	aggregatorclient "k8s.io/kube-aggregator/pkg/client/clientset_generated/clientset"
 	"k8s.io/utils/ptr"
@@ -59,25 +66,46 @@ func newHoard(t *testing.T) *hoard {
 		_, _ = io.WriteString(to, "]}")
 		h.read <- n
 	})
+	mux.HandleFunc("GET /apis/"+stuffGroup+"/v1/leaves", h.leaves)
 	h.Server = httptest.NewTLSServer(mux)
 	t.Cleanup(h.Close)
 	return h
 }
 
-// TestEndlessObjects: a controller's list of an extension server's objects fails once it is
-// too long. A person gets all of it.
-func TestEndlessObjects(t *testing.T) {
-	h := newHoard(t)
+// leaves answers one page of a list of so many pages, each with an object of so many bytes,
+// as the label selector says.
+func (h *hoard) leaves(w http.ResponseWriter, r *http.Request) {
+	var pages, bytes, page int
+	_, err := fmt.Sscanf(r.FormValue("labelSelector"), "pages=%d,bytes=%d", &pages, &bytes)
+	if next := r.FormValue("continue"); err == nil && next != "" {
+		page, err = strconv.Atoi(next)
+	}
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	list := metav1.PartialObjectMetadataList{TypeMeta: metav1.TypeMeta{Kind: "PartialObjectMetadataList", APIVersion: "meta.k8s.io/v1"}}
+	list.Items = []metav1.PartialObjectMetadata{{ObjectMeta: metav1.ObjectMeta{Name: strings.Repeat("x", bytes)}}}
+	if page++; page < pages {
+		list.Continue = strconv.Itoa(page)
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(list)
+}
+
+// begin starts an API server with the hoard behind it.
+func (h *hoard) begin(t *testing.T) *instance {
+	t.Helper()
 	in := must(startWith(t.TempDir(), func(c *apiserver.Config) {
 		c.ToServices = func(ctx context.Context, network, _ string) (net.Conn, error) {
 			return (&net.Dialer{}).DialContext(ctx, network, h.Listener.Addr().String())
 		}
 	}))(t)
-	defer func() {
+	t.Cleanup(func() {
 		if err := in.stop(); err != nil {
 			t.Error(err)
 		}
-	}()
+	})
 	registry := must(aggregatorclient.NewForConfig(in.config))(t)
 	must(registry.ApiregistrationV1().APIServices().Create(t.Context(), &apiregistrationv1.APIService{
 		ObjectMeta: metav1.ObjectMeta{Name: stuffService},
@@ -88,9 +116,61 @@ func TestEndlessObjects(t *testing.T) {
 	}, metav1.CreateOptions{}))(t)
 	serveAt(t, in.client, "stuff", "10.9.9.9")
 	condition(t, registry, apiregistrationv1.ConditionTrue, "Passed")
+	return in
+}
 
-	manager := as(in.config, "system:kube-controller-manager", "testers")
-	things := must(metadata.NewForConfig(manager))(t).Resource(schema.GroupVersionResource{Group: stuffGroup, Version: "v1", Resource: "things"})
+// of lists the objects of a kind as somebody.
+func (h *hoard) of(t *testing.T, c *rest.Config, resource string) metadata.Getter {
+	t.Helper()
+	return must(metadata.NewForConfig(c))(t).Resource(schema.GroupVersionResource{Group: stuffGroup, Version: "v1", Resource: resource})
+}
+
+// TestEndlessPages: a controller's list of an extension server's objects fails once it has too
+// many pages, or too much in them. The next list is read again. A person gets all of it.
+func TestEndlessPages(t *testing.T) {
+	h := newHoard(t)
+	in := h.begin(t)
+	controllers := as(in.config, "system:kube-controller-manager", "testers")
+	manager := h.of(t, controllers, "leaves")
+	read := func(of metadata.Getter, pages, bytes int) (n int, err error) {
+		p := pager.New(func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			list, err := of.List(ctx, o)
+			if err == nil {
+				n++
+			}
+			return list, err
+		})
+		_, _, err = p.List(t.Context(), metav1.ListOptions{LabelSelector: fmt.Sprintf("pages=%d,bytes=%d", pages, bytes)})
+		return n, err
+	}
+	for _, c := range []struct{ pages, bytes, want int }{{300, 1, 200}, {150, 1, 150}, {60, 1 << 20, 32}, {20, 1 << 20, 20}} {
+		n, err := read(manager, c.pages, c.bytes)
+		if n > c.want || n < c.want-1 || (err == nil) != (n == c.pages) {
+			t.Errorf("of %d pages of %d bytes %d were read, want %d: %v", c.pages, c.bytes, n, c.want, err)
+		}
+	}
+	if _, err := manager.List(t.Context(), metav1.ListOptions{LabelSelector: "pages=9,bytes=1", Continue: "8"}); err != nil {
+		t.Errorf("the last page of a list that was begun: %v", err)
+	}
+	if _, err := h.of(t, rest.AddUserAgent(controllers, "another"), "leaves").List(t.Context(), metav1.ListOptions{LabelSelector: "pages=9,bytes=1", Continue: "8"}); !apierrors.IsInternalError(err) {
+		t.Errorf("the last page of a list of which nothing is known: %v", err)
+	}
+	if n, err := read(h.of(t, in.config, "leaves"), 300, 1); n != 300 || err != nil {
+		t.Errorf("a person gets %d pages: %v", n, err)
+	}
+	yes := true
+	_, err := manager.Watch(t.Context(), metav1.ListOptions{SendInitialEvents: &yes, ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan})
+	if !apierrors.IsInvalid(err) {
+		t.Errorf("a list as a watch: %v", err)
+	}
+}
+
+// TestEndlessObjects: a controller's list of an extension server's objects fails once it is
+// too long. A person gets all of it.
+func TestEndlessObjects(t *testing.T) {
+	h := newHoard(t)
+	in := h.begin(t)
+	things := h.of(t, as(in.config, "system:kube-controller-manager", "testers"), "things")
 	list, err := things.List(t.Context(), metav1.ListOptions{})
 	if err == nil {
 		t.Errorf("%d objects were read", len(list.Items))
