@@ -7,6 +7,7 @@ import (
 	"bufio"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"os"
@@ -17,7 +18,9 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -116,29 +119,76 @@ func (c *cloud) unrefused(t *testing.T, i int) {
 // well asks one for its health.
 func (c *cloud) well(t *testing.T, i int) error {
 	t.Helper()
+	status, _, err := c.ask(t, i, "/healthz", "")
+	if err == nil && status != http.StatusOK {
+		err = errors.New(http.StatusText(status))
+	}
+	return err
+}
+
+// ask asks one for a page, with a token unless that is empty.
+func (c *cloud) ask(t *testing.T, i int, path, token string) (status int, page string, err error) {
+	t.Helper()
 	client := &http.Client{Transport: &http.Transport{TLSClientConfig: stranger(), DisableKeepAlives: true}}
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, fmt.Sprintf("https://127.0.0.1:%d/healthz", c.health[i]), http.NoBody)
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, fmt.Sprintf("https://127.0.0.1:%d%s", c.health[i], path), http.NoBody)
 	must(t, err)
+	if token != "" {
+		req.Header.Set("Authorization", "Bearer "+token)
+	}
 	resp, err := client.Do(req)
 	if err != nil {
-		return err
+		return 0, "", err
 	}
 	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
-		return errors.New(resp.Status)
+	b, err := io.ReadAll(resp.Body)
+	return resp.StatusCode, string(b), err
+}
+
+// measured: metrics of the one that leads have Kubernetes' names, for those who may read them.
+func (c *cloud) measured(t *testing.T) {
+	c.mustKubectl(t, "", "create", "clusterrolebinding", "monitor", "--clusterrole=system:monitoring", "--serviceaccount=default:default")
+	token := strings.TrimSpace(c.mustKubectl(t, "", "create", "token", "default"))
+	status, page, err := c.ask(t, 0, "/metrics", token)
+	must(t, err)
+	if status != http.StatusOK {
+		t.Fatalf("%d: %s", status, page)
 	}
-	return nil
+	for _, name := range []string{
+		"node_controller_initial_node_sync_delay_seconds_count", "node_controller_cloud_provider_taint_removal_delay_seconds_count",
+		"cloud_node_lifecycle_controller_monitor_nodes_duration_seconds_count", "route_controller_route_sync_total",
+		"service_controller_loadbalancer_sync_total", "service_controller_nodesync_latency_seconds_count",
+		`workqueue_adds_total{name="service"}`, `workqueue_adds_total{name="Nodes"}`,
+		`leader_election_master_status{name="cloud-controller-manager"} 1`, "rest_client_requests_total", `running_managed_controllers{`,
+	} {
+		if !strings.Contains(page, "\n"+name) {
+			t.Errorf("the metrics have no %s", name)
+		}
+	}
+	for _, token := range []string{"", "nonsense"} {
+		if status, page, err := c.ask(t, 0, "/metrics", token); err != nil || status != http.StatusForbidden && status != http.StatusUnauthorized {
+			t.Errorf("with token %q: %d %s, %v", token, status, page, err)
+		}
+	}
 }
 
 // leader is who holds the Lease; empty if nobody does.
 func (c *cloud) leader(t *testing.T) string {
 	t.Helper()
+	if l := c.lease(t); l != nil {
+		return ptr.Deref(l.Spec.HolderIdentity, "")
+	}
+	return ""
+}
+
+// lease is the one by which the managers elect, or nil.
+func (c *cloud) lease(t *testing.T) *coordinationv1.Lease {
+	t.Helper()
 	l, err := c.client.CoordinationV1().Leases("kube-system").Get(t.Context(), "cloud-controller-manager", metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
-		return ""
+		return nil
 	}
 	must(t, err)
-	return ptr.Deref(l.Spec.HolderIdentity, "")
+	return l
 }
 
 // inventory makes the ConfigMap with the machines, or changes it.
@@ -214,6 +264,7 @@ func TestCloud(t *testing.T) {
 	})
 	c.balances(t)
 	c.unrefused(t, 0)
+	c.measured(t)
 	c.accounts(t)
 	c.takesOver(t)
 	c.machinesGo(t)
@@ -222,18 +273,32 @@ func TestCloud(t *testing.T) {
 
 // takesOver: when the one that leads is killed, the other does what there is to do.
 func (c *cloud) takesOver(t *testing.T) {
-	was := c.leader(t)
+	was := c.lease(t)
+	if d := ptr.Deref(was.Spec.LeaseDurationSeconds, 0); d != 10 {
+		t.Errorf("the other waits for %d s, by default", d)
+	}
 	b, err := os.ReadFile(filepath.Join(c.dir, "ccm-0.pid")) // it came first
 	must(t, err)
 	pid, err := strconv.Atoi(string(b))
 	must(t, err)
+	killed := time.Now()
 	must(t, syscall.Kill(pid, syscall.SIGKILL))
+	var is *coordinationv1.Lease
 	eventually(t, "the other one leads", func() error {
-		if is := c.leader(t); is == was || is == "" {
+		is = c.lease(t)
+		if ptr.Deref(is.Spec.HolderIdentity, "") == ptr.Deref(was.Spec.HolderIdentity, "") {
 			return errNotYet
 		}
 		return nil
 	})
+	if got, want := ptr.Deref(is.Spec.LeaseTransitions, 0), ptr.Deref(was.Spec.LeaseTransitions, 0)+1; got != want {
+		t.Errorf("the lease has changed hands %d times, want %d", got, want)
+	}
+	took := is.Spec.AcquireTime.Sub(killed)
+	t.Logf("the other leads %v after the first was killed", took)
+	if took > 15*time.Second+late { // TestTakeover of hawser-ccm has the exact bound
+		t.Errorf("the other leads %v after the first was killed", took)
+	}
 }
 
 // balances: a Service of type LoadBalancer gets an address at which its pods answer, each

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"k8s.io/client-go/tools/leaderelection"
 	cloudprovider "k8s.io/cloud-provider"
 	"k8s.io/cloud-provider/app/config"
 	"k8s.io/cloud-provider/fake"
@@ -115,6 +116,27 @@ func newRoot(t *testing.T) func() *cobra.Command {
 func TestDocumented(t *testing.T) { clitest.Documented(t, "hawser-ccm", newRoot(t)) }
 
 func TestManPages(t *testing.T) { clitest.ManPages(t, newRoot(t)) }
+
+// TestTakeover: by default a replica leads in time after the leader was killed.
+func TestTakeover(t *testing.T) {
+	const takeover = 15 * time.Second
+	command := newRoot(t)()
+	duration := func(flag string) time.Duration {
+		d, err := time.ParseDuration(command.Flag(flag).DefValue)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d
+	}
+	retry := duration("leader-elect-retry-period")
+	try := retry + time.Duration(leaderelection.JitterFactor*float64(retry))
+	if most := try + duration("leader-elect-lease-duration") + try; most > takeover {
+		t.Errorf("a takeover lasts up to %v, want %v at most", most, takeover)
+	}
+	if deadline := duration("leader-elect-renew-deadline"); deadline >= duration("leader-elect-lease-duration") || deadline < 2*try {
+		t.Errorf("the leader gives up after %v", deadline)
+	}
+}
 
 // TestAnotherProvider: one that was made for Kubernetes' own cloud-controller-manager links
 // in as it is.
