@@ -200,13 +200,19 @@ func testPortForward(t *testing.T, c *cluster) {
 		})
 	}
 	wg.Wait()
+	c.mustKubectl(t, "", "label", "pod", "hash", "app=hash")
+	c.mustKubectl(t, "", "expose", "pod", "hash", "--port=80", fmt.Sprintf("--target-port=%d", forwardPort))
+	if err := roundTrip(c.forward(t, "service/hash", 80), 1<<20); err != nil {
+		t.Errorf("by the service: %v", err)
+	}
+	c.mustKubectl(t, "", "delete", "service", "hash")
 }
 
-// forward runs kubectl port-forward until the test ends and returns the local
-// address.
-func (c *cluster) forward(t *testing.T, pod string, port int) string {
+// forward runs kubectl port-forward to a pod, or to what is named TYPE/NAME, until the test
+// ends and returns the local address.
+func (c *cluster) forward(t *testing.T, what string, port int) string {
 	t.Helper()
-	cmd := c.startKubectl(t, "port-forward", "pod/"+pod, fmt.Sprintf(":%d", port))
+	cmd := c.startKubectl(t, "port-forward", what, fmt.Sprintf(":%d", port))
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
