@@ -120,7 +120,7 @@ func (m *metrics) look(direction string) handles {
 		return func(n int) { bytes.Add(float64(n)) }
 	}
 	return handles{
-		dialed: m.dials.WithLabelValues(direction, codeLabel(0)), open: m.open.WithLabelValues(direction),
+		dialed: m.dials.WithLabelValues(direction, tunnel.Code(0).Name()), open: m.open.WithLabelValues(direction),
 		sent: count("sent"), received: count("received"),
 	}
 }
@@ -131,38 +131,7 @@ func (m *metrics) dial(direction string, code tunnel.Code) {
 		m.handles[direction]().dialed.Inc()
 		return
 	}
-	m.dials.WithLabelValues(direction, codeLabel(code)).Inc()
-}
-
-// codeLabels is indexed by tunnel.Code. It is written here once and never
-// changed.
-var codeLabels = [...]string{
-	0:                  "ok",
-	tunnel.NoNode:      "no_node",
-	tunnel.Parked:      "parked",
-	tunnel.Refused:     "refused",
-	tunnel.Unreachable: "unreachable",
-	tunnel.Timeout:     "timeout",
-	tunnel.Denied:      "denied",
-	tunnel.Draining:    "draining",
-	tunnel.Ambiguous:   "ambiguous",
-	tunnel.Internal:    "internal",
-	tunnel.Canceled:    "canceled",
-	tunnel.Unresolved:  "unresolved",
-	tunnel.Invalid:     "invalid",
-	tunnel.Replaced:    "replaced",
-	tunnel.Lost:        "lost",
-	tunnel.Busy:        "busy",
-	tunnel.Dead:        "dead",
-	tunnel.Revoked:     "revoked",
-}
-
-// codeLabel is "other" for codes of newer peers, to bound the label's values.
-func codeLabel(c tunnel.Code) string {
-	if int(c) < len(codeLabels) && codeLabels[c] != "" {
-		return codeLabels[c]
-	}
-	return "other"
+	m.dials.WithLabelValues(direction, code.Name()).Inc()
 }
 
 // reasonLabel is why an attempt failed or a session ended.
@@ -180,7 +149,7 @@ func reasonLabel(err error) string {
 			return "proxy"
 		}
 	}
-	return codeLabel(tunnel.CodeOf(err))
+	return tunnel.CodeOf(err).Name()
 }
 
 // track counts a stream of a session and its bytes. done, if not nil, is called once, when

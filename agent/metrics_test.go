@@ -101,14 +101,3 @@ hawser_agent_streams{direction="out"} 0
 		}
 	})
 }
-
-func TestCodeLabels(t *testing.T) {
-	for c := tunnel.Code(1); c <= tunnel.Revoked; c++ {
-		if codeLabel(c) == "other" {
-			t.Errorf("no label for %v", c)
-		}
-	}
-	if codeLabel(200) != "other" {
-		t.Errorf("an unknown code is %q", codeLabel(200))
-	}
-}

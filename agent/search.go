@@ -146,7 +146,7 @@ func (k *keeper) settle(f found) *link {
 	if f.link == nil && k.agent.current != nil {
 		k.agent.shared.keep(k.agent, k.agent.current.server)
 	}
-	k.agent.metrics.moves.WithLabelValues(f.reason, codeLabel(tunnel.CodeOf(f.err))).Inc()
+	k.agent.metrics.moves.WithLabelValues(f.reason, tunnel.CodeOf(f.err).Name()).Inc()
 	if f.err != nil && !errors.Is(f.err, errUnwanted) {
 		k.heed(f.server, f.err)
 		k.agent.log.Info("no other session", slog.String("server", f.server), slog.Any("err", f.err))
@@ -211,7 +211,7 @@ type moveEnd struct {
 // moved notes it; l is the link in use.
 func (k *keeper) moved(l *link, m moveEnd) {
 	k.moving = nil
-	k.agent.metrics.moves.WithLabelValues(connection, codeLabel(tunnel.CodeOf(m.err))).Inc()
+	k.agent.metrics.moves.WithLabelValues(connection, tunnel.CodeOf(m.err).Name()).Inc()
 	switch {
 	case m.err != nil:
 		m.link.log.Info("could not move to another connection", "err", m.err)

@@ -96,7 +96,7 @@ func TestTraces(t *testing.T) {
 	conf, socket := filepath.Join(dir, "traces"), filepath.Join(dir, "connect")
 	must(t, os.WriteFile(conf, fmt.Appendf(nil, "apiVersion: apiserver.config.k8s.io/v1\nkind: TracingConfiguration\nendpoint: %s\nsamplingRatePerMillion: 1000000\n", addr), 0o600))
 	c := startUp(t, "--nodes=1", "--server-arg=--tracing-config-file="+conf, "--server-arg=--connect-uds="+socket)
-	for target, code := range map[string]string{"node-1:10250": "ok", "node-9:10250": "no such node is connected"} {
+	for target, code := range map[string]string{"node-1:10250": "ok", "node-9:10250": "no_node"} {
 		status := connectTraced(t, socket, target)
 		if (status == http.StatusOK) != (code == "ok") {
 			t.Errorf("%s: status %d", target, status)

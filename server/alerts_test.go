@@ -88,10 +88,10 @@ func TestAlerts(t *testing.T) {
 	}
 }
 
-// isCode reports whether a label's value is the text of a code.
+// isCode reports whether a label's value is the name of a code.
 func isCode(text string) bool {
 	for c := tunnel.NoNode; c <= tunnel.Revoked; c++ {
-		if c.String() == text {
+		if c.Name() == text {
 			return true
 		}
 	}

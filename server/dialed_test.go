@@ -47,7 +47,7 @@ func TestDialedIsTold(t *testing.T) {
 			t.Error("a node that is not there was reached")
 		}
 		synctest.Wait()
-		want := []Dialed{{Addr: "n:1", Node: "n", Code: "ok"}, {Addr: "n:2", Node: "n", Code: "ok"}, {Addr: "m:1", Node: "m", Code: "no such node is connected"}}
+		want := []Dialed{{Addr: "n:1", Node: "n", Code: "ok"}, {Addr: "n:2", Node: "n", Code: "ok"}, {Addr: "m:1", Node: "m", Code: "no_node"}}
 		if len(told) != len(want) {
 			t.Fatalf("told %+v", told)
 		}

@@ -74,7 +74,7 @@ func TestDialErrorsReachTheCaller(t *testing.T) {
 		if _, err := b.ask("10.1.1.1%node-1:1"); !errors.Is(err, syscall.ECONNREFUSED) || !strings.Contains(err.Error(), "dial 10.1.1.1%node-1:1: ") {
 			t.Errorf("refused: %v", err)
 		}
-		if got := testutil.ToFloat64(b.hub.metrics.dials.WithLabelValues("memory", "connection refused")); got != 1 {
+		if got := testutil.ToFloat64(b.hub.metrics.dials.WithLabelValues("memory", "refused")); got != 1 {
 			t.Errorf("refused dials counted: %v", got)
 		}
 	})

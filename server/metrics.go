@@ -78,9 +78,9 @@ func newMetrics(r prometheus.Registerer, a *admission, awaiting func() int, i *t
 func (h *Hub) dialed(ctx context.Context, w way, addr string, began time.Time, err error) {
 	d := time.Since(began)
 	if h.config.Dialed != nil {
-		h.config.Dialed(ctx, Dialed{Addr: addr, Node: w.node, Transport: w.transport, Code: label(err), Began: began, Took: d})
+		h.config.Dialed(ctx, Dialed{Addr: addr, Node: w.node, Transport: w.transport, Code: tunnel.CodeOf(err).Name(), Began: began, Took: d})
 	}
-	h.metrics.dials.WithLabelValues(w.transport, label(err)).Inc()
+	h.metrics.dials.WithLabelValues(w.transport, tunnel.CodeOf(err).Name()).Inc()
 	if err == nil {
 		h.metrics.dialSeconds.WithLabelValues(w.transport).Observe(d.Seconds())
 	}
@@ -91,14 +91,6 @@ func (h *Hub) dialed(ctx context.Context, w way, addr string, began time.Time, e
 	default:
 		w.member.dialsFailed.Add(1)
 	}
-}
-
-// label is the code of err as a label's value.
-func label(err error) string {
-	if err == nil {
-		return "ok"
-	}
-	return tunnel.CodeOf(err).String()
 }
 
 // portMetrics count connections closed before they had sent a TLS hello.

@@ -124,8 +124,8 @@ hawser_hub_streams{opener="agent",transport="memory"} 0
 hawser_hub_streams{opener="server",transport="memory"} 1
 # HELP hawser_hub_dials_total Dials into nodes, by result.
 # TYPE hawser_hub_dials_total counter
-hawser_hub_dials_total{code="internal error",transport="ssh"} 1
-hawser_hub_dials_total{code="no such node is connected",transport="none"} 1
+hawser_hub_dials_total{code="internal",transport="ssh"} 1
+hawser_hub_dials_total{code="no_node",transport="none"} 1
 hawser_hub_dials_total{code="ok",transport="memory"} 2
 `
 		var names []string

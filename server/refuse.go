@@ -14,7 +14,7 @@ import (
 // sendAway tells an agent that was not admitted when to retry. If too many wait for their
 // hello, it ends the session at once, with the reason if the transport can carry one.
 func (h *Hub) sendAway(ctx context.Context, s tunnel.Session, why error) {
-	h.metrics.refused.WithLabelValues(label(why)).Inc()
+	h.metrics.refused.WithLabelValues(tunnel.CodeOf(why).Name()).Inc()
 	log := h.log.With("addr", s.Peer().Addr.String())
 	log.Debug("agent sent away", "err", why)
 	done, ok := h.admission.turn()

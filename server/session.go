@@ -76,7 +76,7 @@ func (h *Hub) bury(m *member, err error) {
 	h.history.end(m, err)
 	h.ledger.close(m)
 	h.admission.seat(-1)
-	h.metrics.ended.WithLabelValues(m.transport, label(err)).Inc()
+	h.metrics.ended.WithLabelValues(m.transport, tunnel.CodeOf(err).Name()).Inc()
 	said := "node disconnected"
 	if m.waits {
 		said = "session ended before its agent had answered"
@@ -129,7 +129,7 @@ func (h *Hub) hear(ctx context.Context, s tunnel.Session) (*tunnel.Greeting, str
 	greeting, err := tunnel.Await(hctx, s)
 	cancel()
 	if err != nil {
-		h.metrics.refused.WithLabelValues(label(err)).Inc()
+		h.metrics.refused.WithLabelValues(tunnel.CodeOf(err).Name()).Inc()
 		if more, ok := h.silent.Allow(s.Peer().Addr); ok {
 			log.Info("agent did not say hello", "err", err, "others", more)
 		}
@@ -259,7 +259,7 @@ func dismiss(members []*member, why error) {
 
 // refuse counts the refusal, tells the agent and closes the session.
 func (h *Hub) refuse(g *tunnel.Greeting, err error) {
-	h.metrics.refused.WithLabelValues(label(err)).Inc()
+	h.metrics.refused.WithLabelValues(tunnel.CodeOf(err).Name()).Inc()
 	if rerr := g.Refuse(tunnel.GoodbyeOf(err)); rerr != nil {
 		h.log.Debug("refused session did not close cleanly", "err", rerr)
 	}

@@ -115,7 +115,7 @@ func (v *vigil) left(m *member) {
 func (h *Hub) answered(ctx context.Context, m *member, v *vigil) (over bool, err error) {
 	v.answered, v.late = nil, nil
 	if err = h.settle(ctx, m); err != nil {
-		h.metrics.refused.WithLabelValues(label(err)).Inc()
+		h.metrics.refused.WithLabelValues(tunnel.CodeOf(err).Name()).Inc()
 		return true, h.dismissed(m, err)
 	}
 	return false, nil

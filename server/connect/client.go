@@ -234,7 +234,7 @@ func (c *client) answer(ctx context.Context, r *http.Request) net.Conn {
 	}
 	if c.cfg.Authorize != nil {
 		if err := c.cfg.Authorize(r); err != nil {
-			c.metrics.Dials.WithLabelValues(tunnel.Denied.String()).Inc()
+			c.metrics.Dials.WithLabelValues(tunnel.Denied.Name()).Inc()
 			if more, ok := c.denied.Allow(err.Error()); ok { // the error names the client
 				c.cfg.Log.Warn("CONNECT refused", "client", r.RemoteAddr, "target", clip(r.Host), "err", err, "others", more)
 			}

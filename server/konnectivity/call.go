@@ -110,7 +110,7 @@ func (c *call) deny(recv func(packet any) error) error {
 	if more, ok := c.front.denied.Allow(c.denied.Error()); ok { // the error names the client
 		c.cfg.Log.Warn("dial refused", "client", c.client, "target", clip(r.GetAddress()), "err", c.denied, "others", more)
 	}
-	c.metrics.Dials.WithLabelValues(tunnel.Denied.String()).Inc()
+	c.metrics.Dials.WithLabelValues(tunnel.Denied.Name()).Inc()
 	refused := &tunnel.DialError{Addr: clip(r.GetAddress()), Code: tunnel.Denied, Text: c.denied.Error()}
 	if err := c.answer(r.GetRandom(), 0, refused); err != nil {
 		return err
@@ -184,7 +184,7 @@ func (c *call) dial(r *client.DialRequest) error {
 		c.busy.Go(func() { k.run(r.Address) })
 		return nil
 	}
-	c.metrics.Dials.WithLabelValues(refused.Code.String()).Inc()
+	c.metrics.Dials.WithLabelValues(refused.Code.Name()).Inc()
 	c.busy.Go(func() { k.refuse(refused) })
 	return nil
 }

@@ -42,7 +42,7 @@ func TestDialFailureIsTold(t *testing.T) {
 				if err == nil || err.Error() != c.want {
 					t.Errorf("%v, %v", conn, err)
 				}
-				if n := testutil.ToFloat64(h.metrics.Dials.WithLabelValues(tunnel.CodeOf(c.err).String())); n != 1 {
+				if n := testutil.ToFloat64(h.metrics.Dials.WithLabelValues(tunnel.CodeOf(c.err).Name())); n != 1 {
 					t.Errorf("%v dials counted", n)
 				}
 			})

@@ -6,7 +6,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/hawser-project/hawser/server"
-	"github.com/hawser-project/hawser/tunnel"
 )
 
 type metrics struct {
@@ -57,12 +56,4 @@ func (p *Peers) attached() int {
 		}
 	}
 	return n
-}
-
-// label is the code of err as a label's value.
-func label(err error) string {
-	if err == nil {
-		return "ok"
-	}
-	return tunnel.CodeOf(err).String()
 }

@@ -299,7 +299,7 @@ func (p *Peers) Dial(ctx context.Context, node string, d tunnel.Dial) (tunnel.St
 	for _, o := range owners[:min(len(owners), maxTries)] {
 		var s tunnel.Stream
 		s, err = d.Connect(ctx, o.session)
-		p.metrics.asked.WithLabelValues(label(err)).Inc()
+		p.metrics.asked.WithLabelValues(tunnel.CodeOf(err).Name()).Inc()
 		if err == nil || ctx.Err() != nil || !tunnel.CodeOf(err).Away() {
 			return s, true, err
 		}

@@ -128,7 +128,7 @@ func (v *visit) pass(ctx context.Context, node string, r *tunnel.Request) {
 	_, err := tunnel.Answer(ctx, r, func(ctx context.Context, network, addr string) (net.Conn, error) {
 		ctx = auth.WithCaller(ctx, auth.Caller{Name: auth.ServerUserPrefix + v.id})
 		c, err := v.peers.cfg.Hub().DialHere(ctx, node, network, addr)
-		v.peers.metrics.answered.WithLabelValues(label(err)).Inc()
+		v.peers.metrics.answered.WithLabelValues(tunnel.CodeOf(err).Name()).Inc()
 		return c, err
 	})
 	if err != nil {

@@ -76,21 +76,13 @@ func (m *metrics) opened(err error) {
 // lost counts the end of a session.
 func (m *metrics) lost(err error) {
 	m.sessions.Dec()
-	m.ended.WithLabelValues(label(err)).Inc()
+	m.ended.WithLabelValues(tunnel.CodeOf(err).Name()).Inc()
 }
 
 // dialed counts a dial that took d.
 func (m *metrics) dialed(err error, d time.Duration) {
-	m.dials.WithLabelValues(label(err)).Inc()
+	m.dials.WithLabelValues(tunnel.CodeOf(err).Name()).Inc()
 	if err == nil {
 		m.dialSeconds.Observe(d.Seconds())
 	}
-}
-
-// label is the code of err as a label's value.
-func label(err error) string {
-	if err == nil {
-		return "ok"
-	}
-	return tunnel.CodeOf(err).String()
 }

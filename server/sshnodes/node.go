@@ -218,7 +218,7 @@ func (n *node) check(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		code := label(err)
+		code := tunnel.CodeOf(err).Name()
 		n.fleet.metrics.checks.WithLabelValues(code).Inc()
 		switch {
 		case err == nil && failing != "":

@@ -51,7 +51,7 @@ type Line struct {
 	Seconds   float64   `json:"seconds"` // from the dial to the end
 	ToNode    uint64    `json:"bytesToNode"`
 	FromNode  uint64    `json:"bytesFromNode"`
-	Result    string    `json:"result"` // ok, or the code of Error
+	Result    string    `json:"result"` // ok, or the name of the code of Error
 	Error     string    `json:"error,omitempty"`
 }
 
@@ -136,7 +136,7 @@ func lineOf(e server.Ended) Line {
 		Seconds: e.Took.Seconds(), ToNode: e.ToNode, FromNode: e.FromNode, Result: "ok",
 	}
 	if e.Err != nil {
-		l.Result, l.Error = tunnel.CodeOf(e.Err).String(), clip(e.Err.Error())
+		l.Result, l.Error = tunnel.CodeOf(e.Err).Name(), clip(e.Err.Error())
 	}
 	return l
 }

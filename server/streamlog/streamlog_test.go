@@ -52,7 +52,7 @@ func TestLines(t *testing.T) {
 	if err := json.Unmarshal([]byte(rest), &second); err != nil || strings.Count(rest, "\n") != 1 {
 		t.Fatalf("%q, %v", rest, err)
 	}
-	if second.Result != tunnel.Refused.String() || !strings.Contains(second.Error, "connection refused") || len(second.User) > 310 || second.Target != "a\n\"b" {
+	if second.Result != "refused" || !strings.Contains(second.Error, "connection refused") || len(second.User) > 310 || second.Target != "a\n\"b" {
 		t.Errorf("%+v", second)
 	}
 	l.Ended(server.Ended{})

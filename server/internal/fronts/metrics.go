@@ -65,11 +65,7 @@ func NewMetrics(r prometheus.Registerer) (*Metrics, error) {
 
 // Dialed counts a dial that took so long; code is 0 if it reached its target.
 func (m *Metrics) Dialed(code tunnel.Code, took time.Duration) {
-	result := "ok"
-	if code != 0 {
-		result = code.String()
-	}
-	m.Dials.WithLabelValues(result).Inc()
+	m.Dials.WithLabelValues(code.Name()).Inc()
 	m.latency.Observe(took.Seconds())
 }
 
