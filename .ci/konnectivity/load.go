@@ -8,15 +8,13 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"os"
 	"slices"
-	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
 
+	"github.com/prometheus/procfs"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/pkg/client"
@@ -42,13 +40,13 @@ var loads = []load{
 	bulk("down_16", sources, 16), bulk("up_16", discards, 16),
 }
 
-// pick is those loads that names, which commas divide, has; all if it is empty.
-func pick(names string) ([]load, error) {
-	if names == "" {
+// pick returns the loads of these names; all if there are no names.
+func pick(names []string) ([]load, error) {
+	if len(names) == 0 {
 		return loads, nil
 	}
 	var picked []load
-	for name := range strings.SplitSeq(names, ",") {
+	for _, name := range names {
 		i := slices.IndexFunc(loads, func(l load) bool { return l.name == name })
 		if i < 0 {
 			return nil, fmt.Errorf("there is no load %q", name)
@@ -201,28 +199,21 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// tick is the unit of time in /proc/PID/stat.
-const tick = time.Second / 100
-
 // cpu is what the system's processes have used so far.
 func (s *system) cpu() (time.Duration, error) {
-	var sum time.Duration
+	var seconds float64
 	for _, pid := range s.pids {
-		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		p, err := procfs.NewProc(pid)
 		if err != nil {
 			return 0, fmt.Errorf("a process of %s: %w", s.name, err)
 		}
-		rest := string(b)
-		f := strings.Fields(rest[strings.LastIndexByte(rest, ')')+1:]) // from the third field on
-		for _, field := range f[11:13] {
-			n, err := strconv.Atoi(field)
-			if err != nil {
-				return 0, fmt.Errorf("/proc/%d/stat: %w", pid, err)
-			}
-			sum += time.Duration(n) * tick
+		stat, err := p.Stat()
+		if err != nil {
+			return 0, fmt.Errorf("a process of %s: %w", s.name, err)
 		}
+		seconds += stat.CPUTime()
 	}
-	return sum, nil
+	return time.Duration(seconds * float64(time.Second)), nil
 }
 
 // ownCPU is what this process has used.

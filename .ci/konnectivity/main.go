@@ -3,7 +3,9 @@
 // through one after the other within each round, another one first each time.
 //
 //	konnectivity certs DIR
-//	konnectivity run --json FILE --loads NAME,NAME --rounds N --seconds S NAME,socket=PATH,host=HOST,pid=PID,pid=PID NAME,…
+//	konnectivity run --json FILE --loads NAME,NAME --rounds N --duration D SYSTEM SYSTEM
+//
+// A SYSTEM is name=NAME&socket=PATH&host=HOST&pid=PID&pid=PID, as in the query of a URL.
 //
 // Certs makes a CA and the pairs server and agent. Run prints medians over the rounds, and
 // the ratio of each system to the first: the median of the ratios within the rounds. A
@@ -14,64 +16,70 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
-	"io"
-	"log"
+	"net/url"
 	"os"
 	"os/signal"
 	"strconv"
-	"strings"
 	"time"
+
+	"github.com/spf13/cobra"
 )
 
 func main() {
-	log.SetFlags(0)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	defer stop()
-	if err := command(ctx, os.Args[1:], os.Stdout); err != nil {
-		log.Fatal(err)
+	root := &cobra.Command{Use: "konnectivity", SilenceUsage: true}
+	root.AddCommand(newRun(), &cobra.Command{
+		Use: "certs DIR", Short: "Make a CA and the pairs server and agent", Args: cobra.ExactArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error { return makeCerts(args[0]) },
+	})
+	err := root.ExecuteContext(ctx) // prints the error
+	stop()
+	if err != nil {
+		os.Exit(1)
 	}
 }
 
-func command(ctx context.Context, args []string, out io.Writer) error {
-	if len(args) == 2 && args[0] == "certs" {
-		return makeCerts(args[1])
+func newRun() *cobra.Command {
+	var (
+		file     string
+		names    []string
+		rounds   int
+		duration time.Duration
+	)
+	cmd := &cobra.Command{
+		Use: "run SYSTEM SYSTEM", Short: "Measure systems beside each other", Args: cobra.MinimumNArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			systems := make([]*system, len(args))
+			for i, spec := range args {
+				var err error
+				if systems[i], err = parseSystem(spec); err != nil {
+					return fmt.Errorf("%s: %w", spec, err)
+				}
+			}
+			if rounds < 1 || duration <= 0 {
+				return errors.New("--rounds and --duration must be positive")
+			}
+			picked, err := pick(names)
+			if err != nil {
+				return err
+			}
+			r, err := measure(cmd.Context(), systems, picked, rounds, duration)
+			if err != nil {
+				return err
+			}
+			if err := r.print(cmd.OutOrStdout()); err != nil || file == "" {
+				return err
+			}
+			return r.write(file)
+		},
 	}
-	if len(args) == 0 || args[0] != "run" {
-		return errors.New("usage: konnectivity certs DIR, or konnectivity run [--json FILE] [--loads NAME,NAME] [--rounds N] [--seconds S] SYSTEM SYSTEM")
-	}
-	flags := flag.NewFlagSet("run", flag.ContinueOnError)
-	file := flags.String("json", "", "where the values of all rounds go")
-	rounds := flags.Int("rounds", 3, "how often each load is measured")
-	names := flags.String("loads", "", "which loads are measured, divided by commas; all if there is none")
-	seconds := flags.Float64("seconds", 1, "how long each time")
-	if err := flags.Parse(args[1:]); err != nil {
-		return err
-	}
-	var systems []*system
-	for _, spec := range flags.Args() {
-		s, err := parseSystem(spec)
-		if err != nil {
-			return fmt.Errorf("%s: %w", spec, err)
-		}
-		systems = append(systems, s)
-	}
-	if len(systems) < 2 || *rounds < 1 || *seconds <= 0 {
-		return errors.New("want two systems or more, one round or more, and more than no time")
-	}
-	picked, err := pick(*names)
-	if err != nil {
-		return err
-	}
-	r, err := measure(ctx, systems, picked, *rounds, time.Duration(*seconds*float64(time.Second)))
-	if err != nil {
-		return err
-	}
-	if err := r.print(out); err != nil || *file == "" {
-		return err
-	}
-	return r.write(*file)
+	f := cmd.Flags()
+	f.StringVar(&file, "json", "", "file for the values of all rounds")
+	f.StringSliceVar(&names, "loads", nil, "loads that are measured (default all)")
+	f.IntVar(&rounds, "rounds", 3, "how often each load is measured")
+	f.DurationVar(&duration, "duration", time.Second, "how long each time")
+	return cmd
 }
 
 // A system serves konnectivity's gRPC.
@@ -83,27 +91,20 @@ type system struct {
 }
 
 func parseSystem(spec string) (*system, error) {
-	name, rest, _ := strings.Cut(spec, ",")
-	s := &system{name: name}
-	for field := range strings.SplitSeq(rest, ",") {
-		key, value, _ := strings.Cut(field, "=")
-		switch key {
-		case "socket":
-			s.socket = value
-		case "host":
-			s.host = value
-		case "pid":
-			pid, err := strconv.Atoi(value)
-			if err != nil {
-				return nil, fmt.Errorf("pid: %w", err)
-			}
-			s.pids = append(s.pids, pid)
-		default:
-			return nil, fmt.Errorf("%q is none of socket=, host= and pid=", field)
+	q, err := url.ParseQuery(spec)
+	if err != nil {
+		return nil, err
+	}
+	s := &system{name: q.Get("name"), socket: q.Get("socket"), host: q.Get("host")}
+	for _, text := range q["pid"] {
+		pid, err := strconv.Atoi(text)
+		if err != nil {
+			return nil, fmt.Errorf("pid: %w", err)
 		}
+		s.pids = append(s.pids, pid)
 	}
 	if s.name == "" || s.socket == "" || s.host == "" || len(s.pids) == 0 {
-		return nil, errors.New("want NAME,socket=PATH,host=HOST,pid=PID")
+		return nil, errors.New("want name=NAME&socket=PATH&host=HOST&pid=PID")
 	}
 	return s, nil
 }
