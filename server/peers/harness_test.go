@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"net"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -40,7 +41,8 @@ type testServer struct {
 	hub      *server.Hub
 	peers    *Peers
 	registry *prometheus.Registry
-	stop     func() // drains; once
+	says     atomic.Pointer[Evictions] // nil if it does not decide about evictions
+	stop     func()                    // drains; once
 	wire     *wire
 }
 
@@ -129,6 +131,12 @@ func (f *fleet) start(id string) *testServer {
 	own := f.client(auth.ServerUserPrefix+id, auth.ServersGroup)
 	s.peers, err = New(Config{
 		ID: id, Hub: func() *server.Hub { return s.hub }, Log: log, Metrics: s.registry,
+		Evictions: func() Evictions {
+			if e := s.says.Load(); e != nil {
+				return *e
+			}
+			return Evictions{}
+		},
 		Dial: func(ctx context.Context, p Peer) (tunnel.Session, error) {
 			return f.dial(ctx, p.Addr, own, s.wire.dial)
 		},

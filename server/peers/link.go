@@ -26,7 +26,9 @@ type message struct {
 	Gone     []string             `json:"gone,omitempty"` // forgotten
 	Complete bool                 `json:"complete,omitempty"`
 	Draining bool                 `json:"draining,omitempty"` // the server is about to leave
-	Samples  []Sample             `json:"samples,omitempty"`  // of its sessions, every samplePeriod
+	Samples  []Sample             `json:"samples,omitempty"`  // of its sessions, every beatsPerSample
+	// Evictions come with the samples. Servers of before do not send them.
+	Evictions *Evictions `json:"evictions,omitempty"`
 }
 
 // A link is the connection to one other server. Peers.mu guards the fields below.
@@ -38,6 +40,8 @@ type link struct {
 	draining bool
 	nodes    map[string]server.Observation
 	samples  map[string]Sample // the latest ones, of nodes
+
+	evictions Evictions // the latest
 }
 
 // keep keeps a session until ctx is done. It makes new ones until dialing is done, which
@@ -156,7 +160,8 @@ func (l *link) begin(s tunnel.Session, all map[string]server.Observation, draini
 			news = append(news, node)
 		}
 	}
-	l.session, l.nodes, l.draining, l.samples = s, all, draining, make(map[string]Sample)
+	l.session, l.nodes, l.draining = s, all, draining
+	l.samples, l.evictions = make(map[string]Sample), Evictions{}
 	return news
 }
 
@@ -172,6 +177,9 @@ func (l *link) change(m *message) []string {
 		if _, known := l.nodes[s.Node]; known {
 			l.samples[s.Node] = s
 		}
+	}
+	if e := m.Evictions; e != nil {
+		l.evictions = Evictions{l.peer.ID, time.Now(), e.Decides, e.Frozen[:min(len(e.Frozen), maxFrozen)]}
 	}
 	if m.Draining && !l.draining {
 		l.draining = true

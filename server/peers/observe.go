@@ -92,6 +92,35 @@ func (p *Peers) Samples() []Sample {
 	return all
 }
 
+// Evictions are what a server says of evictions from nodes.
+type Evictions struct {
+	Server  string    `json:"-"`
+	At      time.Time `json:"-"`                // when it was received
+	Decides bool      `json:"decides"`          // about evictions: the leader does
+	Frozen  []Freeze  `json:"frozen,omitempty"` // at most maxFrozen
+}
+
+// A Freeze says that no pod is evicted from a node, and why.
+type Freeze struct {
+	Node   string    `json:"node"`
+	Reason string    `json:"reason"`
+	Until  time.Time `json:"until,omitzero"` // zero if that is not known
+}
+
+// Evictions are what another server that can be heard, and that decides about evictions,
+// said last. They are at most ten seconds old. It returns false if there is no such server.
+func (p *Peers) Evictions() (Evictions, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var e Evictions
+	for _, l := range p.links {
+		if l.session != nil && l.evictions.Decides && l.evictions.At.After(e.At) {
+			e = l.evictions
+		}
+	}
+	return e, e.Decides
+}
+
 // SamplesOf are those of one hub's sessions.
 func SamplesOf(h *server.Hub) []Sample {
 	sessions := h.Sessions()

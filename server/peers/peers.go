@@ -45,6 +45,9 @@ const (
 	maxTries = 3
 	// maxNodes bounds the nodes that are kept of one server.
 	maxNodes = 100_000
+	// maxFrozen bounds the freezes of one server that another one knows. With the longest
+	// names they are less than maxLine.
+	maxFrozen = 10_000
 	// dialTimeout bounds the making of a session with another server.
 	dialTimeout = 3 * time.Second
 	// beat is the heartbeat interval on the stream of sessions, silence the time without
@@ -74,7 +77,7 @@ type Peer struct {
 	Addr string // HOST:PORT of its tunnel
 }
 
-// Config configures Peers. All but DrainTimeout, Log and Metrics are required.
+// Config configures Peers. ID, Dial and Hub are required.
 type Config struct {
 	// ID is this server's.
 	ID string
@@ -86,6 +89,8 @@ type Config struct {
 	// DrainTimeout is how long streams of other servers may go on once this one is
 	// shutting down; zero means 5 s.
 	DrainTimeout time.Duration
+	// Evictions returns what this server says of evictions; nil means that it says nothing.
+	Evictions func() Evictions
 
 	Log     *slog.Logger          // nil means discard
 	Metrics prometheus.Registerer // nil means none

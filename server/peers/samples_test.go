@@ -3,6 +3,8 @@
 package peers
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -57,6 +59,50 @@ func TestSamples(t *testing.T) {
 	}
 	b.kill()
 	wait("a server that is gone has sessions", func() bool { return streams(a, "node-2") == -1 })
+}
+
+// TestEvictions: a server knows what the one that decides about evictions says of them, who
+// that is, and nothing once that stops deciding or is gone.
+func TestEvictions(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, "a", "b", "c")
+	a, b, c := f.servers["a"], f.servers["b"], f.servers["c"]
+	until := time.Now().Add(time.Hour).Round(time.Second)
+	many := make([]Freeze, maxFrozen+1)
+	for i := range many {
+		many[i] = Freeze{Node: strings.Repeat("n", 247) + fmt.Sprintf("%06d", i), Reason: strings.Repeat("R", 64), Until: until}
+	}
+	limit := time.After(60 * time.Second) // some samples, on a slow machine
+	wait := func(what string, ok func(Evictions, bool) bool) {
+		t.Helper()
+		for {
+			news := a.peers.Changed()
+			e, known := a.peers.Evictions()
+			if ok(e, known) {
+				return
+			}
+			select {
+			case <-news:
+			case <-limit:
+				t.Fatalf("%s: %s, %d freezes, %v", what, e.Server, len(e.Frozen), known)
+			}
+		}
+	}
+	said := time.Now()
+	b.says.Store(&Evictions{Decides: true, Frozen: many})
+	wait("what the leader says is not known", func(e Evictions, known bool) bool {
+		return known && e.Server == "b" && !e.At.Before(said) && len(e.Frozen) == maxFrozen && e.Frozen[1].Node == many[1].Node && e.Frozen[1].Until.Equal(until)
+	})
+	if _, known := b.peers.Evictions(); known {
+		t.Error("a server takes its own words for another's")
+	}
+	b.says.Store(&Evictions{})
+	c.says.Store(&Evictions{Decides: true, Frozen: []Freeze{{Node: "node-1", Reason: "SiteLostNetwork"}}})
+	wait("the next leader is not known", func(e Evictions, known bool) bool {
+		return known && e.Server == "c" && len(e.Frozen) == 1 && e.Frozen[0] == Freeze{Node: "node-1", Reason: "SiteLostNetwork"}
+	})
+	c.kill()
+	wait("a server that is gone decides", func(_ Evictions, known bool) bool { return !known })
 }
 
 // TestSamplesOfStrangers: a sample counts for nodes whose session was announced.

@@ -243,6 +243,11 @@ func (v *visit) beat(ctx context.Context, write func(message)) {
 				for some := range slices.Chunk(SamplesOf(v.peers.cfg.Hub()), batch) {
 					write(message{Samples: some})
 				}
+				if v.peers.cfg.Evictions != nil {
+					e := v.peers.cfg.Evictions()
+					e.Frozen = e.Frozen[:min(len(e.Frozen), maxFrozen)]
+					write(message{Evictions: &e})
+				}
 			}
 		}
 	}
