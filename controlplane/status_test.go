@@ -34,6 +34,8 @@ func (noSessions) Follow(ctx context.Context, _ func([]string)) error {
 
 func (noSessions) Samples() []statuspage.Sample { return nil }
 
+func (noSessions) Evictions() (statuspage.Evictions, bool) { return statuspage.Evictions{}, false }
+
 // asks is the code of the answer to a GET.
 func asks(t *testing.T, client kubernetes.Interface, path string) int {
 	t.Helper()

@@ -274,7 +274,7 @@ func (h *besideHub) connectsByTLS(t *testing.T, name string) error {
 }
 
 // TestBeside: agents that know the hub alone join the cluster through it, heartbeats and
-// kubelets included; a hub that is killed and comes back loses nobody; a node that is
+// kubelets included; the hub's status page is for those who may see it; a hub that is killed and comes back loses nobody; a node that is
 // revoked is out, also after its Node was deleted; a hub that may not do what it needs says so.
 func TestBeside(t *testing.T) {
 	t.Parallel()
@@ -298,6 +298,7 @@ func TestBeside(t *testing.T) {
 		must(t, err)
 		uids[name] = string(n.UID)
 	}
+	h.statusPageIsForViewers(t, "node-1")
 	args := h.copied(t)
 	oneLine(t, exec.CommandContext(t.Context(), args[0], args[1:]...), "another server runs with a copy of this one's data directory", "--data-dir")
 

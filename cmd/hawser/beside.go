@@ -20,7 +20,7 @@ import (
 const (
 	// besidePort is where agents come: that of the API server has somebody.
 	besidePort = 8132
-	// healthPort is where health and metrics are.
+	// healthPort is where health, metrics and the status page are.
 	healthPort = 8134
 	// lifecycle is the controller that evicts, and that evidence is for.
 	lifecycle = "node-lifecycle-controller"
@@ -71,7 +71,7 @@ var onlyLifecycle = []string{"cause-aware-eviction", "site-autonomy-duration", "
 
 func (o *besideOptions) addFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.kubeconfig, "kubeconfig", "", "run the hub beside the cluster of this kubeconfig: no API server of its own, and of the controllers only "+strings.Join(besideControllers, ", ")+" unless --controllers names others; what is not the tunnel's on --secure-port is handed on to that cluster's API server")
-	f.IntVar(&o.healthPort, "health-port", healthPort, "with --kubeconfig: port of /healthz, /readyz and /metrics (HTTPS); metrics are for those whom the cluster allows to read them")
+	f.IntVar(&o.healthPort, "health-port", healthPort, "with --kubeconfig: port of /healthz, /readyz, /metrics and the status page (HTTPS); metrics and page are for those whom the cluster allows to read them")
 	f.StringVar(&o.clientCA, "client-ca-file", "", "with --kubeconfig: authorities of the nodes' certificates (default client-ca-file of ConfigMap "+clientsConfigMap+", which is followed)")
 	f.StringVar(&o.agentCA, "agent-ca", "", "with --kubeconfig: an authority of agents' certificates in place of the cluster's, none of which counts then")
 	f.StringVar(&o.cert, "tls-cert-file", "", "with --kubeconfig: serving certificate of the tunnel, of an authority that agents believe, such as the cluster's (default one of an authority of its own in --data-dir, published in ConfigMap "+hubConfigMap+")")

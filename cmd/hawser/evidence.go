@@ -4,8 +4,6 @@
 package main
 
 import (
-	"log/slog"
-
 	"github.com/hawser-project/hawser/controlplane/evidence"
 	"github.com/hawser-project/hawser/controlplane/statuspage"
 	"github.com/hawser-project/hawser/controlplane/tunnelhealth"
@@ -34,8 +32,31 @@ func (t *tunnels) sessions() sessionSource {
 }
 
 // newPage makes the status page.
-func newPage(o *serverOptions, t *tunnels, log *slog.Logger) *statuspage.Page {
-	return statuspage.New(statuspage.Config{Source: t.sessions(), Audited: o.audit.policyFile != "" && o.audit.log.path != "", Log: log})
+func newPage(o *serverOptions, t *tunnels) *statuspage.Page {
+	return statuspage.New(statuspage.Config{Source: t.sessions(), Audited: o.audit.policyFile != "" && o.audit.log.path != "", Log: t.log})
+}
+
+// evictions are what this server tells the others.
+func (t *tunnels) evictions() peers.Evictions {
+	frozen, decides := t.page.Frozen()
+	e := peers.Evictions{Decides: decides, Frozen: make([]peers.Freeze, len(frozen))}
+	for i, f := range frozen {
+		e.Frozen[i] = peers.Freeze(f)
+	}
+	return e
+}
+
+// Evictions implements statuspage.Source: there is no other server.
+func (hubSource) Evictions() (statuspage.Evictions, bool) { return statuspage.Evictions{}, false }
+
+// Evictions implements statuspage.Source.
+func (s peersSource) Evictions() (statuspage.Evictions, bool) {
+	e, known := s.Peers.Evictions()
+	out := statuspage.Evictions{Server: e.Server, At: e.At, Frozen: make([]statuspage.Freeze, len(e.Frozen))}
+	for i, f := range e.Frozen {
+		out.Frozen[i] = statuspage.Freeze(f)
+	}
+	return out, known
 }
 
 // Samples implements statuspage.Source.

@@ -1,5 +1,5 @@
-// The port of a process that has nothing to serve but word of itself: health to
-// everybody, metrics to those whom the cluster allows to read them.
+// The port of health, metrics and the status page beside another API server. Everybody may
+// read health, and those whom the cluster allows may read the rest.
 
 package main
 
@@ -29,10 +29,9 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/server/healthz"
 	"k8s.io/apiserver/pkg/server/mux"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/component-base/metrics/legacyregistry"
 
-	"github.com/hawser-project/hawser/auth"
+	"github.com/hawser-project/hawser/controlplane/apiserver"
 )
 
 const (
@@ -54,58 +53,60 @@ type health struct {
 // newHealth opens the port. Who a caller is and what that may read is asked of the
 // cluster (TokenReview, SubjectAccessReview), which also says by which authority
 // it knows client certificates.
-func newHealth(ctx context.Context, o *serverOptions, shown *auth.KeyPair, cluster kubernetes.Interface, clients *clusterClients, ready <-chan struct{}, log *slog.Logger) (*health, error) {
+func newHealth(ctx context.Context, b *hubBeside) (*health, error) {
 	h := &health{}
 	authn, _, err := authenticatorfactory.DelegatingAuthenticatorConfig{
 		Anonymous:               &apiserverapi.AnonymousAuthConfig{Enabled: true},
-		TokenAccessReviewClient: cluster.AuthenticationV1(), TokenAccessReviewTimeout: reviewCache,
+		TokenAccessReviewClient: b.api.AuthenticationV1(), TokenAccessReviewTimeout: reviewCache,
 		WebhookRetryBackoff: &reviewRetry, CacheTTL: reviewCache,
-		ClientCertificateCAContentProvider: clients,
+		ClientCertificateCAContentProvider: b.clients,
 	}.New()
 	if err != nil {
-		return nil, fmt.Errorf("who may read metrics: %w", err)
+		return nil, fmt.Errorf("the authorization of --health-port: %w", err)
 	}
 	public, err := path.NewAuthorizer([]string{"/healthz", "/livez", "/readyz", "/livez/*", "/readyz/*"})
 	if err != nil {
-		return nil, fmt.Errorf("who may read metrics: %w", err)
+		return nil, fmt.Errorf("the authorization of --health-port: %w", err)
 	}
 	asked, err := authorizerfactory.DelegatingAuthorizerConfig{
-		SubjectAccessReviewClient: cluster.AuthorizationV1(),
+		SubjectAccessReviewClient: b.api.AuthorizationV1(),
 		AllowCacheTTL:             reviewCache, DenyCacheTTL: reviewCache, WebhookRetryBackoff: &reviewRetry,
 	}.New()
 	if err != nil {
-		return nil, fmt.Errorf("who may read metrics: %w", err)
+		return nil, fmt.Errorf("the authorization of --health-port: %w", err)
 	}
 	authz, err := union.New(
 		union.NamedAuthorizer{AuthorizerName: "public", Authorizer: public},
 		union.NamedAuthorizer{AuthorizerName: "cluster", Authorizer: asked})
 	if err != nil {
-		return nil, fmt.Errorf("who may read metrics: %w", err)
+		return nil, fmt.Errorf("the authorization of --health-port: %w", err)
 	}
 	h.server = &http.Server{
-		Handler: guarded(pages(ready), authn, authz), ReadHeaderTimeout: goodbye, IdleTimeout: time.Minute,
+		Handler: guarded(b.pages(), authn, authz), ReadHeaderTimeout: goodbye, IdleTimeout: time.Minute,
 		// A certificate is verified, like a token, by the authenticator: the authority
 		// may change while connections stand.
-		TLSConfig: &tls.Config{GetCertificate: shown.GetCertificate, ClientAuth: tls.RequestClientCert, MinVersion: tls.VersionTLS12},
-		ErrorLog:  slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+		TLSConfig: &tls.Config{GetCertificate: b.shown.GetCertificate, ClientAuth: tls.RequestClientCert, MinVersion: tls.VersionTLS12},
+		ErrorLog:  slog.NewLogLogger(b.log.Handler(), slog.LevelDebug),
 	}
-	h.listener, err = listen(ctx, "--health-port", o.listenAddress(o.beside.healthPort))
+	h.listener, err = listen(ctx, "--health-port", b.o.listenAddress(b.o.beside.healthPort))
 	return h, err
 }
 
-func pages(ready <-chan struct{}) http.Handler {
+// pages are what the port serves.
+func (b *hubBeside) pages() http.Handler {
 	m := mux.NewPathRecorderMux("hub")
 	healthz.InstallHandler(m)
 	healthz.InstallLivezHandler(m)
 	healthz.InstallReadyzHandler(m, healthz.NamedCheck("hub", func(*http.Request) error {
 		select {
-		case <-ready:
+		case <-b.ready:
 			return nil
 		default:
 			return errors.New("the hub has not read yet what it needs of the cluster: see its log")
 		}
 	}))
 	m.Handle("/metrics", legacyregistry.Handler())
+	m.HandlePrefix(apiserver.StatusPath, apiserver.NotForNodes(b.tunnels.page.Handler(apiserver.StatusPath)))
 	return m
 }
 

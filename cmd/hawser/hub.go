@@ -22,7 +22,6 @@ import (
 	"github.com/hawser-project/hawser/auth"
 	"github.com/hawser-project/hawser/auth/pki"
 	"github.com/hawser-project/hawser/controlplane"
-	"github.com/hawser-project/hawser/server"
 	"github.com/hawser-project/hawser/server/relay"
 )
 
@@ -79,7 +78,7 @@ func runBeside(ctx context.Context, o *serverOptions, metrics prometheus.Registe
 		return err
 	}
 	t := &tunnels{streams: streams, traces: traces, drain: drain, metrics: metrics, log: log}
-	if t.peers, err = newPeering(o, h.keys, h.files, func() *server.Hub { return t.hub }, metrics, log); err != nil {
+	if t.peers, err = newPeering(o, h.keys, h.files, t); err != nil {
 		return err
 	}
 	if err = h.open(ctx, t); err != nil {
@@ -156,7 +155,8 @@ func (h *hubBeside) join(ctx context.Context) error {
 	if err := h.tunnels.follow(ctx, h.api, nodes); err != nil {
 		return err
 	}
-	if err := h.tunnels.keep(h.api, nodes, true); err != nil {
+	h.tunnels.page = newPage(h.o, h.tunnels)
+	if err := errors.Join(h.tunnels.keep(h.api, nodes, true), h.tunnels.page.Use(nodes)); err != nil {
 		return err
 	}
 	authority, err := h.files.Authorities(h.keys.Path(pki.CA, false))
@@ -172,7 +172,7 @@ func (h *hubBeside) join(ctx context.Context) error {
 	if err = h.watchCertificates(); err != nil {
 		return err
 	}
-	h.health, err = newHealth(ctx, h.o, h.shown, h.api, h.clients, h.ready, h.log)
+	h.health, err = newHealth(ctx, h)
 	return err
 }
 
@@ -190,7 +190,7 @@ func (h *hubBeside) newControllers() (*controlplane.ControlPlane, error) {
 	}
 	c.Tunnel = &controlplane.Tunnel{
 		Source: h.tunnels.sessions(), Dial: h.tunnels.own(h.tunnels.hub.DialContext), TLS: kubelets, Started: time.Now(),
-		ProbePeriod: h.o.controllers.probePeriod, Judge: h.o.controllers.judge(), Stranger: h.o.beside.kubeletCert == "",
+		ProbePeriod: h.o.controllers.probePeriod, Judge: h.o.controllers.judge(), Stranger: h.o.beside.kubeletCert == "", Freezes: h.tunnels.page,
 	}
 	c.LoadBalancer = h.tunnels.loadBalancer(h.o)
 	return controlplane.New(c)
@@ -271,6 +271,7 @@ func (h *hubBeside) runUpper(ctx context.Context) error {
 	group.Go(func() error { return h.renewal.run(ctx) })
 	group.Go(func() error { return h.clients.run(ctx) })
 	group.Go(func() error { return h.health.run(ctx) })
+	group.Go(func() error { return h.tunnels.page.Run(ctx) })
 	group.Go(func() error { return h.tunnels.peers.register(ctx, h.api) })
 	group.Go(func() error { return h.runNames(ctx) })
 	if h.published != nil {

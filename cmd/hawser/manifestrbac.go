@@ -14,6 +14,7 @@ import (
 
 	"github.com/hawser-project/hawser/auth"
 	"github.com/hawser-project/hawser/auth/nodekeys"
+	"github.com/hawser-project/hawser/controlplane/apiserver"
 	"github.com/hawser-project/hawser/controlplane/servers"
 )
 
@@ -23,6 +24,8 @@ const (
 	hubSystem, hubAccount = "hawser-system", "hawser-hub"
 	// hubReaders is the role by which agents find the hub's authority.
 	hubReaders = "hawser-tunnel-readers"
+	// statusViewer is the role of those who may see the status page. An administrator binds it.
+	statusViewer = "system:status-viewer"
 )
 
 func newManifestRBAC() *cobra.Command {
@@ -74,6 +77,7 @@ func rbacObjects(namespace string, all []permit) []runtime.Object {
 			&rbacv1.RoleBinding{ObjectMeta: meta(ns, hubAccount), Subjects: account, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: hubAccount}})
 	}
 	return append(objects,
+		&rbacv1.ClusterRole{ObjectMeta: meta("", statusViewer), Rules: []rbacv1.PolicyRule{{NonResourceURLs: []string{apiserver.StatusPath + "*"}, Verbs: []string{"get"}}}},
 		&rbacv1.Role{ObjectMeta: meta(hubNamespace, hubReaders), Rules: []rbacv1.PolicyRule{{
 			APIGroups: []string{""}, Resources: []string{"configmaps"}, ResourceNames: []string{hubName}, Verbs: []string{"get"},
 		}}},

@@ -16,7 +16,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/pflag"
 	"k8s.io/client-go/kubernetes"
 
@@ -74,8 +73,8 @@ type peering struct {
 	log         *slog.Logger
 }
 
-// newPeering makes what this server is to the others.
-func newPeering(o *serverOptions, keys *pki.PKI, files *auth.Files, hub func() *server.Hub, metrics prometheus.Registerer, log *slog.Logger) (*peering, error) {
+// newPeering makes what this server is to the others. t gets a hub and a page before it runs.
+func newPeering(o *serverOptions, keys *pki.PKI, files *auth.Files, t *tunnels) (*peering, error) {
 	beside := o.beside.kubeconfig != ""
 	if len(o.store.servers) == 0 && !beside {
 		return nil, nil
@@ -84,7 +83,7 @@ func newPeering(o *serverOptions, keys *pki.PKI, files *auth.Files, hub func() *
 	if err != nil {
 		return nil, err
 	}
-	p := &peering{token: token, dir: o.dataDir, log: log, alone: make(chan struct{}), self: servers.Server{ID: o.peer.id, Address: o.peer.address}}
+	p := &peering{token: token, dir: o.dataDir, log: t.log, alone: make(chan struct{}), self: servers.Server{ID: o.peer.id, Address: o.peer.address}}
 	if p.self.ID == "" {
 		p.self.ID = defaultServerID(token)
 	}
@@ -96,13 +95,13 @@ func newPeering(o *serverOptions, keys *pki.PKI, files *auth.Files, hub func() *
 		return nil, err
 	}
 	p.Peers, err = peers.New(peers.Config{
-		ID: p.self.ID, Hub: hub, DrainTimeout: o.shutdown.grace, Log: log, Metrics: metrics,
+		ID: p.self.ID, Hub: func() *server.Hub { return t.hub }, Evictions: t.evictions, DrainTimeout: o.shutdown.grace, Log: t.log, Metrics: t.metrics,
 		Dial: func(ctx context.Context, peer peers.Peer) (tunnel.Session, error) {
 			c, fault := conf(peer.ID)
 			if fault != nil {
 				return nil, fault
 			}
-			return qmux.Dial(ctx, peer.Addr, tunnel.Options{TLS: c, Link: tunnel.LinkOptions{DetachWindow: -1, Congestion: o.link.Congestion}, Log: log})
+			return qmux.Dial(ctx, peer.Addr, tunnel.Options{TLS: c, Link: tunnel.LinkOptions{DetachWindow: -1, Congestion: o.link.Congestion}, Log: t.log})
 		},
 	})
 	return p, err

@@ -68,8 +68,8 @@ func permits() []permit {
 			feature: "publishing the hub's authority to agents", resource: "configmaps", verbs: []string{"get", "update"}, namespace: hubNamespace, names: []string{hubName},
 			needed: func(o *serverOptions) bool { return o.beside.cert == "" },
 		},
-		{feature: "metrics for those who may read them", group: "authentication.k8s.io", resource: "tokenreviews", verbs: []string{"create"}},
-		{feature: "metrics for those who may read them", group: "authorization.k8s.io", resource: "subjectaccessreviews", verbs: []string{"create"}},
+		{feature: "metrics and the status page for those who may see them", group: "authentication.k8s.io", resource: "tokenreviews", verbs: []string{"create"}},
+		{feature: "metrics and the status page for those who may see them", group: "authorization.k8s.io", resource: "subjectaccessreviews", verbs: []string{"create"}},
 	}
 }
 

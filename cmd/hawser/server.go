@@ -38,8 +38,6 @@ import (
 	"github.com/hawser-project/hawser/controlplane/apiserver/kubelet"
 	"github.com/hawser-project/hawser/controlplane/apiserver/usage"
 	"github.com/hawser-project/hawser/controlplane/etcd"
-	"github.com/hawser-project/hawser/controlplane/statuspage"
-	"github.com/hawser-project/hawser/server"
 )
 
 func newServer() *cobra.Command {
@@ -112,7 +110,7 @@ func runServer(ctx context.Context, o *serverOptions, log *slog.Logger) error {
 		return err
 	}
 	t := &tunnels{streams: streams, traces: traces, drain: drain, metrics: metricsRegisterer(), log: log}
-	if t.peers, err = newPeering(o, keys, files, func() *server.Hub { return t.hub }, t.metrics, log); err != nil {
+	if t.peers, err = newPeering(o, keys, files, t); err != nil {
 		return err
 	}
 	if t, err = newTunnels(ctx, o, shown, t); err != nil {
@@ -153,7 +151,7 @@ func (p *plane) serve(ctx context.Context, o *serverOptions, t *tunnels, r *rene
 		return nil
 	})
 	group.Go(func() error { return p.runObjects(taking) })
-	group.Go(func() error { return p.page.Run(ctx) })
+	group.Go(func() error { return t.page.Run(ctx) })
 	group.Go(func() error {
 		defer close(p.controlled)
 		return p.runControllers(ctx, t.peers)
@@ -187,7 +185,6 @@ type plane struct {
 	shared      informers.SharedInformerFactory // of the authorizer
 	names       *nodekeys.Keeper
 	authn       *authn
-	page        *statuspage.Page
 	controlled  chan struct{} // closed once the controllers have ended
 }
 
@@ -210,9 +207,10 @@ func newPlane(ctx context.Context, o *serverOptions, keys *pki.PKI, files *auth.
 		return nil, err
 	}
 	advertise, _ := netip.AddrFromSlice(o.advertise)
-	p := &plane{authn: authn, controlled: make(chan struct{}), page: newPage(o, t, log)}
+	t.page = newPage(o, t)
+	p := &plane{authn: authn, controlled: make(chan struct{})}
 	audit := o.audit.config(auditLog)
-	audit.Also = p.page.Audit()
+	audit.Also = t.page.Audit()
 	p.api, err = apiserver.New(apiserver.Config{
 		Listener:         t.apiListener(),
 		ServingCertFile:  keys.Path(pki.APIServer, false),
@@ -238,7 +236,7 @@ func newPlane(ctx context.Context, o *serverOptions, keys *pki.PKI, files *auth.
 		Wrap:           func(next http.Handler) http.Handler { return t.door.Handler(kubeauth.EndRequests(t.names, next)) },
 		Seen:           doorman.Seen,
 		Audit:          audit,
-		Status:         p.page.Handler(apiserver.StatusPath),
+		Status:         t.page.Handler(apiserver.StatusPath),
 		Traces:         t.traces.ofAPI(),
 		ShutdownDelay:  o.shutdown.delay,
 		SendRetryAfter: o.shutdown.retryAfter,
@@ -277,19 +275,19 @@ func newPlane(ctx context.Context, o *serverOptions, keys *pki.PKI, files *auth.
 	if err = t.follow(ctx, p.loopback, nodes); err != nil {
 		return nil, err
 	}
-	if err = p.page.Use(nodes); err != nil {
+	if err = t.page.Use(nodes); err != nil {
 		return nil, err
 	}
 	if err = t.keep(p.loopback, nodes, false); err != nil {
 		return nil, err
 	}
 	p.names = t.names.keeper
-	p.controllers, err = newControllers(o, keys, files, t, toKubelets, p.page, log)
+	p.controllers, err = newControllers(o, keys, files, t, toKubelets, log)
 	return p, err
 }
 
 // newControllers makes the controllers of the API server of this process.
-func newControllers(o *serverOptions, keys *pki.PKI, files *auth.Files, t *tunnels, toKubelets *tls.Config, page *statuspage.Page, log *slog.Logger) (*controlplane.ControlPlane, error) {
+func newControllers(o *serverOptions, keys *pki.PKI, files *auth.Files, t *tunnels, toKubelets *tls.Config, log *slog.Logger) (*controlplane.ControlPlane, error) {
 	c, err := o.controllers.config(o.dataDir)
 	if err != nil {
 		return nil, err
@@ -301,7 +299,7 @@ func newControllers(o *serverOptions, keys *pki.PKI, files *auth.Files, t *tunne
 	c.Metrics, c.Log = metricsRegisterer(), log
 	c.Tunnel = &controlplane.Tunnel{
 		Source: t.sessions(), Dial: t.own(t.hub.DialContext), TLS: toKubelets, Started: time.Now(),
-		ProbePeriod: o.controllers.probePeriod, Judge: o.controllers.judge(), Freezes: page,
+		ProbePeriod: o.controllers.probePeriod, Judge: o.controllers.judge(), Freezes: t.page,
 	}
 	c.LoadBalancer = t.loadBalancer(o)
 	return controlplane.New(c)

@@ -23,6 +23,7 @@ import (
 	"github.com/hawser-project/hawser/cmd/internal/doorman"
 	"github.com/hawser-project/hawser/cmd/internal/setup"
 	"github.com/hawser-project/hawser/controlplane/loop"
+	"github.com/hawser-project/hawser/controlplane/statuspage"
 	"github.com/hawser-project/hawser/server"
 	"github.com/hawser-project/hawser/server/balance"
 	"github.com/hawser-project/hawser/server/relay"
@@ -49,6 +50,7 @@ type tunnels struct {
 	routes   *routePolicy
 	relay    *relay.Relay // to the API server, if that is another process's
 	drain    *drain
+	page     *statuspage.Page
 	streams  *streamlog.Log // nil if nobody wants to know
 	traces   *traces        // nil if nobody wants to know
 	metrics  prometheus.Registerer

@@ -20,13 +20,13 @@ const StatusPath = "/hawser/status/"
 // serveStatus serves Config.Status, if there is one.
 func (s *Server) serveStatus(to *mux.PathRecorderMux) {
 	if s.cfg.Status != nil {
-		to.HandlePrefix(StatusPath, notForNodes(s.cfg.Status))
+		to.HandlePrefix(StatusPath, NotForNodes(s.cfg.Status))
 	}
 }
 
-// notForNodes refuses nodes, also if a role that is meant for people reaches them, such as
+// NotForNodes refuses nodes, also if a role that is meant for people reaches them, such as
 // one that all are bound to who are known: a node sees nothing of the others.
-func notForNodes(next http.Handler) http.Handler {
+func NotForNodes(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if u, ok := apirequest.UserFrom(r.Context()); ok && slices.Contains(u.GetGroups(), user.NodesGroup) {
 			http.Error(w, "nodes may not see the fleet", http.StatusForbidden)

@@ -8,7 +8,11 @@
 // queued for a viewer: a slow one gets fewer and later states.
 //
 // The API server authorizes requests for the page and for its data, which are below one path,
-// by RBAC. Texts of nodes are bounded here, and the page never uses them as markup.
+// by RBAC. Beside another API server the port of health does, which asks that one. Texts of
+// nodes are bounded here, and the page never uses them as markup.
+//
+// Evictions are decided by one server, the leader. The pages of the others show what it sent to
+// their servers last.
 //
 // What it is not: it changes nothing and asks no node. Its history is a few minutes of round
 // trips and the latest lines of the audit log.
@@ -51,6 +55,9 @@ type Source interface {
 	Follow(ctx context.Context, f func(nodes []string)) error
 	// Samples are the latest of all sessions. A node may have several.
 	Samples() []Sample
+	// Evictions are what another server, which decides about evictions, said last. It returns
+	// false if no such server is known.
+	Evictions() (Evictions, bool)
 }
 
 // A Sample is how a session is at a time.
@@ -58,6 +65,19 @@ type Sample struct {
 	Node    string
 	RTT     time.Duration // zero if unknown
 	Streams int           // open ones
+}
+
+// Evictions are what a server that decides about evictions says of them.
+type Evictions struct {
+	Server string
+	At     time.Time // when it was received
+	Frozen []Freeze
+}
+
+// A Freeze says that no pod is evicted from a node, and why.
+type Freeze struct {
+	Node, Reason string
+	Until        time.Time // zero if that is not known
 }
 
 // Config configures a Page. Source is required.
@@ -84,8 +104,8 @@ type Page struct {
 	gone    []tombstone       // oldest first
 	floor   uint64            // changes up to it may have been forgotten
 	freezes map[string]freeze // by node
-	decides bool              // about evictions
-	sampled uint64            // how often
+	decider decision
+	sampled uint64 // how often
 }
 
 // An entry is a row and what else is kept of its node.
@@ -208,11 +228,53 @@ func (p *Page) cut(nodes []string) {
 func (p *Page) Decide(yes bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.decides = yes
+	p.decideLocked(decision{Decides: yes}, nil)
+}
+
+// hear takes what another server says of evictions, unless this one decides about them.
+func (p *Page) hear(other Evictions, known bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case p.decider == own:
+	case known:
+		p.decideLocked(decision{true, other.Server, seconds(other.At)}, other.Frozen)
+	default:
+		p.decideLocked(decision{}, nil)
+	}
+}
+
+// decideLocked replaces all that is known of freezes.
+func (p *Page) decideLocked(d decision, frozen []Freeze) {
+	p.decider = d
 	clear(p.freezes)
+	for _, f := range frozen {
+		if p.rows[f.Node] != nil {
+			p.freezes[f.Node] = freeze{Reason: clip(f.Reason, maxWord), Until: seconds(f.Until)}
+		}
+	}
 	for _, e := range p.rows {
 		p.changeLocked(e, e.row)
 	}
+}
+
+// Frozen are the freezes that this server has decided on. It returns false if this server
+// does not decide about evictions.
+func (p *Page) Frozen() ([]Freeze, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.decider != own {
+		return nil, false
+	}
+	all := make([]Freeze, 0, len(p.freezes))
+	for node, f := range p.freezes {
+		one := Freeze{Node: node, Reason: f.Reason}
+		if f.Until != 0 {
+			one.Until = time.Unix(f.Until, 0)
+		}
+		all = append(all, one)
+	}
+	return all, true
 }
 
 // Freeze implements controlplane.Freezes.
@@ -235,6 +297,7 @@ func (p *Page) sample(ctx context.Context) error {
 	defer t.Stop()
 	for {
 		p.take(p.cfg.Source.Samples())
+		p.hear(p.cfg.Source.Evictions())
 		select {
 		case <-t.C:
 		case <-ctx.Done():

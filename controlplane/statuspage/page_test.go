@@ -40,6 +40,8 @@ func (*source) Follow(ctx context.Context, _ func([]string)) error {
 
 func (*source) Samples() []Sample { return nil }
 
+func (*source) Evictions() (Evictions, bool) { return Evictions{}, false }
+
 func newTestPage() (*Page, *source) {
 	s := &source{sessions: map[string]evidence.Session{}}
 	return New(Config{Source: s, Audited: true}), s
@@ -162,6 +164,52 @@ func TestFreezes(t *testing.T) {
 	p.set(gone)
 	if _, m = v.told(); len(m.Rows) != 1 || m.Rows[0].Evicting != 2000 {
 		t.Errorf("a has the taint: %+v", m.Rows)
+	}
+}
+
+// TestFreezesOfAnotherServer: a page shows what the server that decides says, who that is and
+// since when it is known, and its own server's decisions instead once it decides.
+func TestFreezesOfAnotherServer(t *testing.T) {
+	p, _ := newTestPage()
+	v := &viewer{page: p}
+	p.set(testNode("a", "x", unknown))
+	p.set(testNode("b", "x", yes))
+	until := time.Date(2026, 1, 1, 11, 0, 0, 0, time.UTC)
+	p.hear(Evictions{Server: "two", At: time.Unix(7_000, 0), Frozen: []Freeze{
+		{"a", "SiteLostNetwork" + strings.Repeat("<b>", 1<<20), until}, {Node: "b", Reason: "SiteLostNetwork"}, {Node: "no Node", Reason: "x"},
+	}}, true)
+	_, m := v.told()
+	if m.decision != (decision{true, "two", 7_000}) {
+		t.Errorf("who decides is shown as %+v", m.decision)
+	}
+	if f := m.Rows[0].Frozen; !strings.HasPrefix(f.Reason, "SiteLostNetwork") || len(f.Reason) > 2*maxWord || f.Until != until.Unix() {
+		t.Errorf("a is frozen like %+v", f)
+	}
+	if f := m.Rows[1].Frozen; f != (freeze{}) || len(p.freezes) != 2 {
+		t.Errorf("b is heard and frozen like %+v; %d freezes are kept", f, len(p.freezes))
+	}
+	if _, yes := p.Frozen(); yes {
+		t.Error("what another server said is told on")
+	}
+	p.hear(Evictions{Server: "two", At: time.Unix(7_010, 0)}, true)
+	if _, m = v.told(); m.Decided != 7_010 || len(m.Rows) != 1 || m.Rows[0].Frozen != (freeze{}) {
+		t.Errorf("a is evicted from: %+v", m)
+	}
+	p.Decide(true)
+	p.Freeze("a", "ServerLostNetwork", "", until)
+	p.hear(Evictions{Server: "two", Frozen: []Freeze{{Node: "a", Reason: "SiteLostNetwork"}}}, true)
+	if _, m = v.told(); m.decision != own || m.Rows[0].Frozen.Reason != "ServerLostNetwork" {
+		t.Errorf("this server decides: %+v", m)
+	}
+	if all, yes := p.Frozen(); !yes || !slices.EqualFunc(all, []Freeze{{"a", "ServerLostNetwork", until}}, func(a, b Freeze) bool {
+		return a.Node == b.Node && a.Reason == b.Reason && a.Until.Equal(b.Until)
+	}) {
+		t.Errorf("other servers are told %v, %v", all, yes)
+	}
+	p.Decide(false)
+	p.hear(Evictions{}, false)
+	if _, m = v.told(); m.decision != (decision{}) || m.Rows[0].Frozen != (freeze{}) {
+		t.Errorf("no server decides: %+v", m)
 	}
 }
 

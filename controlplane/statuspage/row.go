@@ -49,10 +49,20 @@ type cut struct {
 	Why string `json:"why"`
 }
 
+// A decision says who decides about evictions. Zero means that this is not known.
+type decision struct {
+	Decides bool   `json:"decides"`           // so that freezes are known
+	Decider string `json:"decider,omitempty"` // the other server that does; empty means this one
+	Decided int64  `json:"decided,omitempty"` // when the other server said so
+}
+
+// own is the decision of a server that decides itself.
+var own = decision{Decides: true}
+
 // A freeze is why nothing is evicted from a node, and until when.
 type freeze struct {
 	Reason  string `json:"reason"`
-	Message string `json:"message"`
+	Message string `json:"message,omitempty"` // empty if another server decides
 	Until   int64  `json:"until,omitempty"`
 }
 

@@ -92,10 +92,10 @@ func (p *Page) serveFleet(w http.ResponseWriter, r *http.Request) {
 
 // A message is one line of the stream. Rows replace those of the same ID.
 type message struct {
-	Time    int64      `json:"time"`    // in milliseconds since 1970
-	Reset   bool       `json:"reset"`   // forget all rows before
-	Nodes   int        `json:"nodes"`   // how many there are
-	Decides bool       `json:"decides"` // about evictions, so that freezes are known
+	decision
+	Time    int64      `json:"time"`  // in milliseconds since 1970
+	Reset   bool       `json:"reset"` // forget all rows before
+	Nodes   int        `json:"nodes"` // how many there are
 	Audited bool       `json:"audited"`
 	Rows    []shownRow `json:"rows,omitempty"`
 	Gone    []uint64   `json:"gone,omitempty"`  // IDs
@@ -119,17 +119,17 @@ type viewer struct {
 	started        bool
 	version        uint64
 	sampled, lines uint64
-	decides        bool
+	decision       decision
 	wrote          time.Time
 }
 
 // write writes what is new.
 func (v *viewer) write() error {
 	m := v.news()
-	if v.started && !m.Reset && m.Decides == v.decides && len(m.Rows)+len(m.Gone)+len(m.Live)+len(m.Audit) == 0 && time.Since(v.wrote) < quiet {
+	if v.started && !m.Reset && m.decision == v.decision && len(m.Rows)+len(m.Gone)+len(m.Live)+len(m.Audit) == 0 && time.Since(v.wrote) < quiet {
 		return nil
 	}
-	v.started, v.decides = true, m.Decides
+	v.started, v.decision = true, m.decision
 	rows := m.Rows
 	for {
 		m.Rows = rows[:min(len(rows), maxRows)]
@@ -161,7 +161,7 @@ func (v *viewer) news() *message {
 	m.Audit, v.lines = p.audit.since(v.lines)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	m.Nodes, m.Decides = len(p.rows), p.decides
+	m.Nodes, m.decision = len(p.rows), p.decider
 	m.Reset = !v.started || v.version < p.floor
 	switch {
 	case m.Reset:

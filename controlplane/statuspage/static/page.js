@@ -16,7 +16,9 @@ const state = {
   lines: [],
   site: null, // the one that is chosen
   sort: { key: "worst", up: true },
-  decides: false,
+  decides: false, // freezes are known
+  decider: "", // the other server that decides about evictions
+  decided: 0, // when it said so
   skew: 0, // of the server's clock, in milliseconds
   stale: true, // order is not what it should be
 };
@@ -50,7 +52,10 @@ const well = (r) => [r.ready, r.tunnel, r.path].every((h) => !h || h.is === "Tru
 
 function evictions(r) {
   if (r.evicting) return `under way, ${ago(r.evicting)}`;
-  if (r.frozen) return `frozen${r.frozen.until ? ` until ${hour(r.frozen.until)}` : ""}: ${r.frozen.reason}`;
+  if (r.frozen) {
+    const by = state.decider ? ` (${state.decider}, ${ago(state.decided)})` : "";
+    return `frozen${r.frozen.until ? ` until ${hour(r.frozen.until)}` : ""}: ${r.frozen.reason}${by}`;
+  }
   if (r.ready.is === "Unknown" && !state.decides) return "not known at this server";
   return "";
 }
@@ -269,7 +274,7 @@ function fillDetails() {
     ["Round trip", trip(r.rtts[samples - 1]) || "no session"], ["Streams", r.streams < 0 ? "–" : String(r.streams)],
     ["Last cut", r.cut ? `${clock(r.cut.at)}: ${r.cut.why}` : "none that this server knows"],
     ["Scheduling", r.cordoned ? "cordoned" : "allowed"],
-    ["Evictions", (evictions(r) || "none") + (r.frozen ? `. ${r.frozen.message}` : "")],
+    ["Evictions", (evictions(r) || "none") + (r.frozen?.message ? `. ${r.frozen.message}` : "")],
   ];
   const list = byId("facts");
   while (list.children.length < 2 * facts.length) list.append(document.createElement(list.children.length % 2 ? "dd" : "dt"));
@@ -328,9 +333,11 @@ function apply(m) {
   }
   byId("log").hidden = state.lines.length === 0;
   put(byId("audit-note"), m.audited ? "The latest requests first, without those of nodes and of the control plane."
-    : "This server keeps no audit log: see --audit-policy-file and --audit-log-path.");
+    : "This server keeps no audit log: see --audit-policy-file and --audit-log-path of the API server.");
   const unsorted = m.reset || m.rows || m.gone || m.live || m.decides !== state.decides;
   state.decides = m.decides;
+  state.decider = m.decider ?? "";
+  state.decided = m.decided ?? 0;
   change(!unsorted);
   if (m.rows && !performance.getEntriesByName("rows").length) afterPaint("rows");
   if (state.rows.size === m.nodes && !performance.getEntriesByName("fleet").length) afterPaint("fleet");
