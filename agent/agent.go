@@ -138,7 +138,7 @@ type State struct {
 	Session uint64
 	// Since is when a session last began or ended; zero if none has.
 	Since time.Time
-	// Fenced says that a server prefers another agent with this node's identity, or no
+	// Fenced reports that a server prefers another agent with this node's identity, or no
 	// longer admits this node.
 	Fenced bool
 	// Failures counts the attempts that have failed since the last session
@@ -157,7 +157,7 @@ type Agent struct {
 	policy  policy
 	target  func(ctx context.Context, network, addr string) (net.Conn, error)
 	dialer  *dialer
-	terrain terrain
+	routing routing
 	log     *slog.Logger
 	metrics *metrics
 	shared  *shared
@@ -195,7 +195,7 @@ func New(c Config) (*Agent, error) {
 		},
 		target:  c.Target,
 		dialer:  newDialer(&c),
-		terrain: systemTerrain(),
+		routing: systemRouting(),
 		log:     c.Log,
 		shared:  newShared(),
 		changed: make(chan struct{}),
@@ -302,7 +302,7 @@ func (a *Agent) DialContext(ctx context.Context, network, addr string) (net.Conn
 			a.metrics.dial(outbound, 0)
 			return c, nil
 		}
-		if ctx.Err() != nil || !l.over() && l.given.Err() == nil {
+		if ctx.Err() != nil || !l.over() && l.abandoned.Err() == nil {
 			a.metrics.dial(outbound, tunnel.CodeOf(err))
 			return nil, err
 		}
@@ -326,7 +326,7 @@ func (a *Agent) session(ctx context.Context) (*link, error) {
 		case <-ctx.Done():
 			why := ""
 			if state.Err != nil {
-				why = ": " + state.Err.Error() // said, not wrapped: the code is ctx's
+				why = ": " + state.Err.Error() // in the text only: the code is that of ctx
 			}
 			return nil, fmt.Errorf("%w while not connected to a server%s", context.Cause(ctx), why)
 		}

@@ -194,12 +194,12 @@ func TestDialerRemembers(t *testing.T) {
 func TestRaceDropsLosers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var (
-			strays  sync.WaitGroup
+			pending sync.WaitGroup
 			mu      sync.Mutex
 			dropped []int
 			started int
 		)
-		got, err := race(t.Context(), &strays, 4, time.Second, func(_ context.Context, i int) (int, error) {
+		got, err := race(t.Context(), &pending, 4, time.Second, func(_ context.Context, i int) (int, error) {
 			mu.Lock()
 			started++
 			mu.Unlock()
@@ -209,7 +209,7 @@ func TestRaceDropsLosers(t *testing.T) {
 		if got != 1 || err != nil {
 			t.Errorf("won by %d, %v", got, err)
 		}
-		strays.Wait()
+		pending.Wait()
 		if !slices.Equal(dropped, []int{0, 2}) || started != 3 {
 			t.Errorf("dropped %v of %d", dropped, started)
 		}
@@ -217,17 +217,17 @@ func TestRaceDropsLosers(t *testing.T) {
 }
 
 func TestFailuresTellAll(t *testing.T) {
-	var strays sync.WaitGroup
-	_, err := race(t.Context(), &strays, 2, time.Hour, func(_ context.Context, i int) (int, error) {
+	var pending sync.WaitGroup
+	_, err := race(t.Context(), &pending, 2, time.Hour, func(_ context.Context, i int) (int, error) {
 		return 0, []error{tunnel.Timeout, &net.DNSError{Err: "no such host", Name: "hub"}}[i]
 	}, func(int) {})
-	strays.Wait()
+	pending.Wait()
 	var dns *net.DNSError
 	if !errors.Is(err, tunnel.Timeout) || !errors.As(err, &dns) || strings.Contains(err.Error(), "\n") {
 		t.Errorf("got %q", err)
 	}
 	wrapped := failures{&net.OpError{Op: "dial", Source: &net.TCPAddr{Port: 40000}, Err: tunnel.Refused}, tunnel.Timeout}
-	if got := stable(wrapped); got != "dial connection refused; timed out" {
+	if got := stableText(wrapped); got != "dial connection refused; timed out" {
 		t.Errorf("stable part: %q", got)
 	}
 }

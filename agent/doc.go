@@ -7,7 +7,7 @@
 // once the first time and then after a back-off drawn with full jitter.
 //
 // Two directions use the session. Streams the server opens are checked against
-// a target policy that admits, unless told more, only what belongs to the
+// a target policy that admits, unless --allow-target names more, only what belongs to the
 // node: its kubelet, which is handed the stream in process, and its pods.
 // Streams the node opens ([Agent.DialContext]) go to the API server.
 package agent

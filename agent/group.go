@@ -19,7 +19,7 @@ import (
 // shared is the state that the agents of one node in one process share. To each server they
 // are one agent, whose newest session counts.
 type shared struct {
-	instance uint64        // tells this process from a clone of the machine
+	instance uint64        // differs between this process and a clone of the machine
 	sequence atomic.Uint64 // of the latest greeting
 
 	mu      sync.Mutex        // guards the following
@@ -91,13 +91,13 @@ func NewGroup(c Config, n int) (*Group, error) {
 	}
 	n = max(1, min(n, len(servers)))
 	g := &Group{shared: newShared(), moved: c.Moved, fenced: make([]bool, n)}
-	tellFenced, registerer := c.Fenced, c.Metrics
+	fenced, registerer := c.Fenced, c.Metrics
 	if g.moved == nil {
 		g.moved = func(bool) {}
 	}
 	c.Metrics, c.Servers = nil, servers
 	for i := range n {
-		c.Fenced = func(up bool) { g.fence(i, up, tellFenced) }
+		c.Fenced = func(up bool) { g.fence(i, up, fenced) }
 		c.Moved = func(stuck bool) {
 			if g.use() == g.agents[i] {
 				g.moved(stuck)
@@ -120,13 +120,13 @@ func NewGroup(c Config, n int) (*Group, error) {
 }
 
 // fence calls Config.Fenced if agent i changes whether the node is fenced.
-func (g *Group) fence(i int, up bool, tell func(bool)) {
+func (g *Group) fence(i int, up bool, notify func(bool)) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	before := slices.Contains(g.fenced, true)
 	g.fenced[i] = up
-	if now := slices.Contains(g.fenced, true); now != before && tell != nil {
-		tell(now)
+	if now := slices.Contains(g.fenced, true); now != before && notify != nil {
+		notify(now)
 	}
 }
 
@@ -194,7 +194,7 @@ func (g *Group) State() State {
 }
 
 // errOther ends a dial when another agent is connected, and the one that dials is not.
-var errOther = errors.New("another server is in reach")
+var errOther = errors.New("another server is connected")
 
 // DialContext is Agent's, through any of the servers.
 func (g *Group) DialContext(ctx context.Context, network, addr string) (net.Conn, error) {
@@ -220,11 +220,11 @@ func (g *Group) DialContext(ctx context.Context, network, addr string) (net.Conn
 }
 
 // await cancels a dial of a when another agent is connected and a is not.
-func (g *Group) await(ctx context.Context, a *Agent, giveUp context.CancelCauseFunc) {
+func (g *Group) await(ctx context.Context, a *Agent, cancel context.CancelCauseFunc) {
 	for {
 		changed := g.shared.next()
 		if !a.State().Connected && g.use() != a {
-			giveUp(errOther)
+			cancel(errOther)
 			return
 		}
 		select {

@@ -30,7 +30,7 @@ func (h *servers) startGroup(c Config, n int) *startedGroup {
 		h.t.Fatal(err)
 	}
 	for _, a := range g.agents {
-		a.terrain = h.terrain()
+		a.routing = h.routing()
 	}
 	ctx, cancel := context.WithCancel(h.t.Context())
 	s := &startedGroup{Group: g, log: l, stop: cancel, done: make(chan struct{})}

@@ -14,12 +14,12 @@ import (
 	"github.com/hawser-project/hawser/tunnel"
 )
 
-// partingPatience is how long a session that both ends have finished may take to deliver
+// finishTimeout is how long a session that both ends have finished may take to deliver
 // data in flight.
-const partingPatience = 30 * time.Second
+const finishTimeout = 30 * time.Second
 
-// linger is how long an ending session waits for the node's own streams. An idle keep-alive
-// stream cannot be told from one that is still read.
+// linger is how long an ending session waits for the node's own streams. Some may be idle
+// keep-alive streams, which do not end.
 const linger = 500 * time.Millisecond
 
 // A link is an established session.
@@ -35,10 +35,10 @@ type link struct {
 	streams  occupancy // that a server has open
 	opened   occupancy // that the node has open
 
-	// given is done once the link was abandoned for another one because it did not answer.
+	// abandoned is done once another link has replaced this one because it did not answer.
 	// Waiters should use that one.
-	given  context.Context
-	giveUp context.CancelFunc
+	abandoned context.Context
+	abandon   context.CancelFunc
 
 	// seen is the state of the connection at the last check, and path its route; they are
 	// owned by the keeper.
@@ -65,15 +65,14 @@ func (l *link) over() bool {
 // parked is since when the session has had no connection; zero if it has one.
 func (l *link) parked() time.Time { return l.session.Link().Parked }
 
-// dial asks the server to connect a new stream to addr. It fails when the link is
-// abandoned.
+// dial requests a new stream to addr from the server. It fails when the link is abandoned.
 func (l *link) dial(ctx context.Context, network, addr string) (net.Conn, error) {
 	if err := l.opened.enter(addr); err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	stop := context.AfterFunc(l.given, func() { cancel(tunnel.Lost) })
+	stop := context.AfterFunc(l.abandoned, func() { cancel(tunnel.Lost) })
 	defer stop()
 	st, err := tunnel.Connect(ctx, l.session, network, addr)
 	if err != nil {
@@ -92,10 +91,10 @@ func (l *link) run(ctx context.Context) {
 		life, stop = context.WithCancel(context.WithoutCancel(ctx)) // drain needs the session
 		ended      = make(chan error, 1)
 	)
-	group.Go(func() { ended <- l.pulse(life) })
+	group.Go(func() { ended <- l.runControl(life) })
 	group.Go(func() {
 		if err := tunnel.Serve(life, l.session, l.answer); err != nil {
-			l.log.Warn("session is broken", "err", err) // and closed
+			l.log.Warn("session failed", "err", err) // it is closed
 		}
 	})
 	select {
@@ -105,23 +104,23 @@ func (l *link) run(ctx context.Context) {
 	}
 	stop()
 	group.Wait()
-	l.giveUp()
+	l.abandon()
 	if l.err == nil {
 		l.err = context.Cause(l.session.Context())
 	}
 	l.err = diagnose(l.server, l.err)
 	l.agent.metrics.ended(l, reasonLabel(l.err))
-	l.log.Debug("session is over", "err", l.err)
+	l.log.Debug("session ended", "err", l.err)
 }
 
-// pulse runs the control stream. When a server says goodbye because it has no open streams,
-// pulse waits until the data in flight to this end has been read.
-func (l *link) pulse(ctx context.Context) error {
+// runControl runs the control stream. After a goodbye of a server that has no open streams it
+// waits until the data in flight to this end has been read.
+func (l *link) runControl(ctx context.Context) error {
 	err := l.control.Run(ctx, nil)
 	var bye *tunnel.Goodbye
 	if errors.As(err, &bye) && bye.Code == tunnel.Draining {
 		opened := l.opened.close()
-		l.finish(l.streams.close(), partingPatience)
+		l.finish(l.streams.close(), finishTimeout)
 		l.finish(opened, linger)
 	}
 	_ = l.session.Close() // the error of Run matters, not this one
@@ -129,8 +128,8 @@ func (l *link) pulse(ctx context.Context) error {
 }
 
 // finish waits for idle, for the end of the session, or for the timeout.
-func (l *link) finish(idle <-chan struct{}, patience time.Duration) {
-	t := time.NewTimer(patience)
+func (l *link) finish(idle <-chan struct{}, timeout time.Duration) {
+	t := time.NewTimer(timeout)
 	defer t.Stop()
 	select {
 	case <-idle:
@@ -139,9 +138,9 @@ func (l *link) finish(idle <-chan struct{}, patience time.Duration) {
 	}
 }
 
-// drain asks the server to open no new streams, waits for the open ones, and leaves.
+// drain requests that the server opens no new streams, waits for the open ones, and leaves.
 // Streams that the server opened before it read the request are accepted. If nothing is
-// open at the server either, the server says goodbye.
+// open at the server either, the server sends a goodbye.
 func (l *link) drain(ended <-chan error) {
 	const text = "agent is stopping"
 	l.log.Info("leaving", "streams", l.streams.count())
@@ -208,7 +207,7 @@ func (l *link) toKubelet(ctx context.Context, r *tunnel.Request) error {
 
 // dialFirst dials the addresses of where in order until one answers. The error is the
 // last one's.
-func (l *link) dialFirst(ctx context.Context, network string, where verdict) (c net.Conn, err error) {
+func (l *link) dialFirst(ctx context.Context, network string, where decision) (c net.Conn, err error) {
 	if where.within > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, where.within)

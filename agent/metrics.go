@@ -67,7 +67,7 @@ func newMetrics(reg prometheus.Registerer, state func() State) *metrics {
 	}
 	m.handles = make(map[string]func() handles)
 	for _, direction := range []string{inbound, outbound} {
-		m.handles[direction] = sync.OnceValue(func() handles { return m.look(direction) }) // no series before the first stream
+		m.handles[direction] = sync.OnceValue(func() handles { return m.handlesOf(direction) }) // no series before the first stream
 	}
 	if reg == nil {
 		return m
@@ -114,7 +114,7 @@ func (m *metrics) ended(l *link, reason string) {
 	m.ledger.remove(l)
 }
 
-func (m *metrics) look(direction string) handles {
+func (m *metrics) handlesOf(direction string) handles {
 	count := func(way string) func(int) {
 		bytes := m.bytes.WithLabelValues(direction, way)
 		return func(n int) { bytes.Add(float64(n)) }

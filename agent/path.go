@@ -12,8 +12,8 @@ import (
 // pathPoll is the polling interval where the kernel sends no notifications.
 const pathPoll = 2 * time.Second
 
-// A terrain looks up routes and watches for their changes.
-type terrain struct {
+// A routing looks up routes and watches for their changes.
+type routing struct {
 	// path describes the route to an address; the text changes when the route does, and is
 	// empty if there is none.
 	path func(to netip.Addr) string

@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// systemTerrain asks the kernel.
-func systemTerrain() terrain { return terrain{path: pathTo, watch: watchPaths} }
+// systemRouting is the kernel's.
+func systemRouting() routing { return routing{path: pathTo, watch: watchPaths} }
 
 // pathTo is the route that the kernel would take: device, gateway and source
 // address.
@@ -46,12 +46,12 @@ func lookUpRoute(to netip.Addr) (string, error) {
 		return "", fmt.Errorf("open netlink: %w", err)
 	}
 	if err = syscall.Sendto(fd, routeRequest(to), 0, &syscall.SockaddrNetlink{Family: syscall.AF_NETLINK}); err != nil {
-		return "", fmt.Errorf("ask for route: %w", err)
+		return "", fmt.Errorf("look up the route: %w", err)
 	}
 	b := make([]byte, answerSize)
 	n, _, err := syscall.Recvfrom(fd, b, 0)
 	if err != nil {
-		return "", fmt.Errorf("ask for route: %w", err)
+		return "", fmt.Errorf("look up the route: %w", err)
 	}
 	return parseRoute(b[:n])
 }
@@ -122,9 +122,9 @@ func describeRoute(attrs []syscall.NetlinkRouteAttr) string {
 	return fmt.Sprintf("device %d, gateway %v, source %v", device, gateway, source)
 }
 
-// settle is how long changes are collected before they are reported, because they come in
-// bursts.
-const settle = 100 * time.Millisecond
+// collectTime is how long changes are collected before they are reported: a change of routes is
+// several messages.
+const collectTime = 100 * time.Millisecond
 
 // watchPaths listens for changes of addresses and routes, or polls if it lacks the
 // permission.
@@ -137,16 +137,16 @@ func watchPaths(ctx context.Context, changed func()) {
 	defer f.Close()
 	stop := context.AfterFunc(ctx, func() { _ = f.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
-	var b [1]byte // that there is a message is all that counts: the kernel drops the rest of it
+	var b [1]byte // the kernel drops the rest of a message, which is not used
 	for ctx.Err() == nil {
-		// A full queue is an error of one read, and a change.
+		// ENOBUFS is reported once when the queue was full: changes were lost.
 		if _, err := f.Read(b[:]); err != nil && !errors.Is(err, syscall.ENOBUFS) {
 			if ctx.Err() == nil {
 				poll(ctx, pathPoll, changed)
 			}
 			return
 		}
-		pause(ctx, settle)
+		pause(ctx, collectTime)
 		changed()
 	}
 }

@@ -6,7 +6,7 @@ package agent
 
 import "context"
 
-// systemTerrain polls.
-func systemTerrain() terrain {
-	return terrain{path: sourceOf, watch: func(ctx context.Context, changed func()) { poll(ctx, pathPoll, changed) }}
+// systemRouting polls.
+func systemRouting() routing {
+	return routing{path: sourceOf, watch: func(ctx context.Context, changed func()) { poll(ctx, pathPoll, changed) }}
 }

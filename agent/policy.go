@@ -58,13 +58,13 @@ type policy struct {
 	resolver *net.Resolver // nil means the system's
 }
 
-// kubeletPatience is how long a kubelet in another process of this machine may take to
+// kubeletTimeout is how long a kubelet in another process of this machine may take to
 // accept a connection.
-const kubeletPatience = 900 * time.Millisecond
+const kubeletTimeout = 900 * time.Millisecond
 
-// A verdict is the target of an allowed stream: the kubelet in this process, or the first
+// A decision is the target of an allowed stream: the kubelet in this process, or the first
 // address that answers.
-type verdict struct {
+type decision struct {
 	kubelet bool
 	addrs   []string
 	within  time.Duration // for the dial; 0 means as long as the opener waits
@@ -72,18 +72,18 @@ type verdict struct {
 
 // decide returns the target of a stream for addr. Errors are *tunnel.DialError: Invalid if
 // addr is malformed, else Denied.
-func (p policy) decide(network, addr string) (verdict, error) {
+func (p policy) decide(network, addr string) (decision, error) {
 	if network != "tcp" {
-		return verdict{}, refuse(addr, tunnel.Invalid, "network %q: only tcp is carried", network)
+		return decision{}, refuse(addr, tunnel.Invalid, "network %q: only tcp is supported", network)
 	}
 	host, port, err := splitPort(addr)
 	if err != nil {
-		return verdict{}, refuse(addr, tunnel.Invalid, "%v", err)
+		return decision{}, refuse(addr, tunnel.Invalid, "%v", err)
 	}
 	// The last '%' begins the node, after RFC 4007's zones.
 	if i := strings.LastIndexByte(host, '%'); i >= 0 {
 		if zone := host[i+1:]; zone != p.node {
-			return verdict{}, refuse(addr, tunnel.Denied, "it is for node %q and this is node %q", zone, p.node)
+			return decision{}, refuse(addr, tunnel.Denied, "it is for node %q and this is node %q", zone, p.node)
 		}
 		host = host[:i]
 	}
@@ -94,44 +94,44 @@ func (p policy) decide(network, addr string) (verdict, error) {
 	return p.decideName(addr, host, port)
 }
 
-func (p policy) decideIP(addr string, ip netip.Addr, port uint16) (verdict, error) {
+func (p policy) decideIP(addr string, ip netip.Addr, port uint16) (decision, error) {
 	ip = ip.Unmap()
 	to := netip.AddrPortFrom(ip, port).String()
 	switch {
 	case ip.Zone() != "":
-		return verdict{}, refuse(addr, tunnel.Denied, "addresses with a zone are not reachable")
+		return decision{}, refuse(addr, tunnel.Denied, "addresses with a zone are not reachable")
 	case !isHost(ip):
-		return verdict{}, refuse(addr, tunnel.Denied, "%v is not the address of a host", ip)
+		return decision{}, refuse(addr, tunnel.Denied, "%v is not the address of a host", ip)
 	case isMetadata(ip):
 		if p.allow.exactly(ip, port) {
-			return verdict{addrs: []string{to}}, nil
+			return decision{addrs: []string{to}}, nil
 		}
-		return verdict{}, refuse(addr, tunnel.Denied, "%v is a cloud's metadata service; only --allow-target %s admits it", ip, to)
-	case carried(ip).IsLoopback() && !ip.IsLoopback() && !p.allow.exactly(ip, port):
-		return verdict{}, refuse(addr, tunnel.Denied, "%v carries a loopback address; only --allow-target %s admits it", ip, to)
+		return decision{}, refuse(addr, tunnel.Denied, "%v is a cloud's metadata service; only --allow-target %s admits it", ip, to)
+	case embeddedIPv4(ip).IsLoopback() && !ip.IsLoopback() && !p.allow.exactly(ip, port):
+		return decision{}, refuse(addr, tunnel.Denied, "%v embeds a loopback address; only --allow-target %s admits it", ip, to)
 	case p.isKubelet(port) && p.isOwn(ip):
 		return p.toKubelet(addr)
 	case p.allow.ip(ip, port), p.isPods(ip, port):
-		return verdict{addrs: []string{to}}, nil
+		return decision{addrs: []string{to}}, nil
 	default:
-		return verdict{}, p.notAllowed(addr, to)
+		return decision{}, p.notAllowed(addr, to)
 	}
 }
 
-func (p policy) decideName(addr, host string, port uint16) (verdict, error) {
+func (p policy) decideName(addr, host string, port uint16) (decision, error) {
 	name := canonicalName(host)
 	to := net.JoinHostPort(name, strconv.Itoa(int(port)))
 	if name != p.node {
 		if p.allow.host(name, port) {
-			return verdict{addrs: []string{to}}, nil
+			return decision{addrs: []string{to}}, nil
 		}
-		return verdict{}, p.notAllowed(addr, to)
+		return decision{}, p.notAllowed(addr, to)
 	}
 	if p.isKubelet(port) {
 		return p.toKubelet(addr)
 	}
 	// Any other port of the node is one on its loopback.
-	var v verdict
+	var v decision
 	named := p.allow.host(name, port) || p.allow.host("localhost", port)
 	for _, ip := range []netip.Addr{loopback4, loopback6} {
 		if named || p.allow.ip(ip, port) {
@@ -139,25 +139,25 @@ func (p policy) decideName(addr, host string, port uint16) (verdict, error) {
 		}
 	}
 	if v.addrs == nil {
-		return verdict{}, p.notAllowed(addr, netip.AddrPortFrom(loopback4, port).String())
+		return decision{}, p.notAllowed(addr, netip.AddrPortFrom(loopback4, port).String())
 	}
 	return v, nil
 }
 
-// isKubelet says whether port is the kubelet's. A Node object may name the port that
+// isKubelet reports whether port is the kubelet's. A Node object may name the port that
 // the kubelet really has.
 func (p policy) isKubelet(port uint16) bool {
 	return port == KubeletPort || p.outside.IsValid() && port == p.outside.Port()
 }
 
-func (p policy) toKubelet(addr string) (verdict, error) {
+func (p policy) toKubelet(addr string) (decision, error) {
 	switch {
 	case p.kubelet:
-		return verdict{kubelet: true}, nil
+		return decision{kubelet: true}, nil
 	case p.outside.IsValid():
-		return verdict{addrs: []string{p.outside.String()}, within: kubeletPatience}, nil
+		return decision{addrs: []string{p.outside.String()}, within: kubeletTimeout}, nil
 	}
-	return verdict{}, refuse(addr, tunnel.Denied, "the agent of node %s leads to no kubelet (--kubelet none)", p.node)
+	return decision{}, refuse(addr, tunnel.Denied, "the agent of node %s has no kubelet (--kubelet none)", p.node)
 }
 
 func (p policy) isOwn(ip netip.Addr) bool { return p.own != nil && slices.Contains(p.own(), ip) }
@@ -181,13 +181,13 @@ func refuse(addr string, code tunnel.Code, format string, args ...any) error {
 
 // isMetadata also recognizes IPv4 addresses embedded in IPv6 ones.
 func isMetadata(ip netip.Addr) bool {
-	return metadata[ip.WithZone("").Unmap()] || metadata[carried(ip)]
+	return metadata[ip.WithZone("").Unmap()] || metadata[embeddedIPv4(ip)]
 }
 
 // isHost reports whether the address can be a host's. Connecting to the unspecified address
 // reaches loopback.
 func isHost(ip netip.Addr) bool {
-	for _, ip := range []netip.Addr{ip, carried(ip)} {
+	for _, ip := range []netip.Addr{ip, embeddedIPv4(ip)} {
 		if ip.IsUnspecified() || ip.IsMulticast() || ip == broadcast {
 			return false
 		}
@@ -195,9 +195,9 @@ func isHost(ip netip.Addr) bool {
 	return true
 }
 
-// carried returns the IPv4 address that is embedded in an IPv6 one, to which a translator
+// embeddedIPv4 returns the IPv4 address that is embedded in an IPv6 one, to which a translator
 // or a tunnel would deliver packets; else ip itself, unmapped and without its zone.
-func carried(ip netip.Addr) netip.Addr {
+func embeddedIPv4(ip netip.Addr) netip.Addr {
 	ip = ip.WithZone("").Unmap()
 	if ip.Is4() {
 		return ip
@@ -221,7 +221,7 @@ func carried(ip netip.Addr) netip.Addr {
 }
 
 // dial is the default Config.Target. It resolves an allowed name once and checks each
-// address before it connects, so that the owner of the name cannot make it lead to
+// address before it connects, so that the owner of the name cannot make it resolve to
 // loopback, link-local or metadata addresses.
 func (p policy) dial(ctx context.Context, network, addr string) (net.Conn, error) {
 	d := net.Dialer{Resolver: p.resolver, ControlContext: func(_ context.Context, _, resolved string, _ syscall.RawConn) error {
@@ -239,7 +239,7 @@ func (p policy) checkResolved(addr, resolved string) error {
 		return err // it is allowed, or its text is clear
 	}
 	ip, port := to.Addr().WithZone("").Unmap(), to.Port()
-	v4 := carried(ip)
+	v4 := embeddedIPv4(ip)
 	what := ""
 	switch {
 	case !isHost(ip):
@@ -258,7 +258,7 @@ func (p policy) checkResolved(addr, resolved string) error {
 	if what == "" || p.allow.exactly(ip, port) && isHost(ip) {
 		return nil
 	}
-	return refuse(addr, tunnel.Denied, "it leads to %v, %s; only --allow-target %s as well would admit that", ip, what, netip.AddrPortFrom(ip, port))
+	return refuse(addr, tunnel.Denied, "it resolves to %v, %s; only --allow-target %s as well would admit that", ip, what, netip.AddrPortFrom(ip, port))
 }
 
 func isAddr(host string) bool {

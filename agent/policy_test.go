@@ -371,7 +371,7 @@ func FuzzDecide(f *testing.F) {
 			return
 		}
 		for _, a := range v.addrs {
-			if ip := netip.MustParseAddrPort(a).Addr(); isMetadata(ip) || carried(ip).IsLoopback() || !isHost(ip) {
+			if ip := netip.MustParseAddrPort(a).Addr(); isMetadata(ip) || embeddedIPv4(ip).IsLoopback() || !isHost(ip) {
 				t.Errorf("%q leads to %s", addr, a)
 			}
 		}

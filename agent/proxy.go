@@ -29,7 +29,7 @@ const (
 type proxyError struct {
 	proxy  string // without the password
 	server string
-	status int    // 0 if it was not asked
+	status int    // 0 if no request was sent
 	text   string // the status line
 	sent   bool   // whether credentials were sent
 }
@@ -41,7 +41,7 @@ func (e *proxyError) Error() string {
 	return fmt.Sprintf("it answers %q to CONNECT %s", e.text, e.server)
 }
 
-// remedy tells an operator what to do; empty if a retry may succeed.
+// remedy is what an operator should do; empty if a retry may succeed.
 func (e *proxyError) remedy() string {
 	switch e.status {
 	case 0:

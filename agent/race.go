@@ -35,9 +35,9 @@ func (f failures) join() error {
 
 // race makes up to n attempts and returns the result of the first to succeed. Each is
 // started when the one before has failed, or headStart later. The contexts of the others
-// are canceled, and their late results are passed to drop. strays is done when they have
+// are canceled, and their late results are passed to drop. pending is done when they have
 // returned. The error is that of a single attempt, or failures.
-func race[T any](ctx context.Context, strays *sync.WaitGroup, n int, headStart time.Duration,
+func race[T any](ctx context.Context, pending *sync.WaitGroup, n int, headStart time.Duration,
 	attempt func(ctx context.Context, i int) (T, error), drop func(T),
 ) (T, error) {
 	type outcome struct {
@@ -51,7 +51,7 @@ func race[T any](ctx context.Context, strays *sync.WaitGroup, n int, headStart t
 	begin := func() {
 		i := started
 		started++
-		strays.Go(func() {
+		pending.Go(func() {
 			result, err := attempt(ctx, i)
 			outcomes <- outcome{result, err}
 		})
@@ -59,7 +59,7 @@ func race[T any](ctx context.Context, strays *sync.WaitGroup, n int, headStart t
 	defer func() {
 		cancel()
 		if left := started - ended; left > 0 {
-			strays.Go(func() {
+			pending.Go(func() {
 				for range left {
 					if o := <-outcomes; o.err == nil {
 						drop(o.result)

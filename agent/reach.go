@@ -33,7 +33,8 @@ type plan struct {
 	server   string
 	sequence uint64
 	keeps    []uint64 // sessions that are kept beside the new one, the latest first
-	// wanted is asked before the hello is sent, which commits both ends; nil means yes.
+	// wanted is called before the hello is sent, which commits both ends. If it returns false
+	// the attempt ends. Nil means that it goes on.
 	wanted func() bool
 }
 
@@ -69,14 +70,14 @@ func (a *Agent) connect(ctx context.Context, p plan) (*link, error) {
 		return nil, diagnose(p.server, err)
 	}
 	if p.wanted != nil && !p.wanted() {
-		_ = session.Close() // nobody has been told of it
+		_ = session.Close() // it has no user
 		return nil, errUnwanted
 	}
 	hello := tunnel.Hello{Node: a.cfg.NodeName, Instance: a.shared.instance, Sequence: p.sequence, Meta: a.meta(p.keeps)}
 	control, welcome, err := tunnel.Greet(ctx, session, hello)
 	if err != nil {
-		err = diagnose(p.server, deeper(ctx, session, err))
-		_ = session.Close() // the greeting's failure is the news
+		err = diagnose(p.server, causeOf(ctx, session, err))
+		_ = session.Close() // the greeting's error is returned
 		return nil, err
 	}
 	limit := tunnel.Options{MaxStreams: a.cfg.MaxStreams}.Streams()
@@ -88,7 +89,7 @@ func (a *Agent) connect(ctx context.Context, p plan) (*link, error) {
 		opened:  occupancy{limit: math.MaxInt, idle: make(chan struct{})}, // the session itself has a limit
 		done:    make(chan struct{}),
 	}
-	l.given, l.giveUp = context.WithCancel(context.WithoutCancel(ctx))
+	l.abandoned, l.abandon = context.WithCancel(context.WithoutCancel(ctx))
 	return l, nil
 }
 
@@ -121,13 +122,13 @@ func (a *Agent) dialSession(ctx context.Context, server string, conf *tls.Config
 	defer losers.Wait() // they stop at once
 	return race(ctx, &losers, len(addrs), addressHeadStart, func(ctx context.Context, i int) (tunnel.Session, error) {
 		return t.Dial(ctx, addrs[i].String(), o)
-	}, func(s tunnel.Session) { _ = s.Close() }) // nobody has been told of it
+	}, func(s tunnel.Session) { _ = s.Close() }) // it has no user
 }
 
 // overUDP reports whether t uses UDP, which HTTP proxies do not carry.
 func overUDP(t tunnel.Transport) bool { return t.Name == "quic" }
 
-// reachable says why the transport does not reach server: no proxy takes packets.
+// reachable returns an error if the transport cannot reach server: HTTP proxies carry no UDP.
 func (a *Agent) reachable(server string) error {
 	via, err := a.dialer.proxyFor(server)
 	switch {
@@ -139,10 +140,9 @@ func (a *Agent) reachable(server string) error {
 	return nil
 }
 
-// deeper is why greeting s failed. With TLS 1.3 a client learns only after its
-// own handshake that the server rejects its certificate, so that the alert may
-// end the session and only the session can say so.
-func deeper(ctx context.Context, s tunnel.Session, err error) error {
+// causeOf returns why greeting s failed. With TLS 1.3 a server may reject the client's
+// certificate after the client's handshake. Then the alert is the cause of the session's end.
+func causeOf(ctx context.Context, s tunnel.Session, err error) error {
 	var bye *tunnel.Goodbye
 	if reasonOf(err) != nil || errors.As(err, &bye) {
 		return err

@@ -132,7 +132,7 @@ func expired(err error) bool {
 	return errors.As(err, &op) && op.Op == "remote error" && op.Err != nil && op.Err.Error() == certificateExpired.Error()
 }
 
-// remedy tells an operator what to do.
+// remedy is what an operator should do.
 func remedy(reason, err error) string {
 	var (
 		host  x509.HostnameError

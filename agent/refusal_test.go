@@ -178,13 +178,13 @@ func TestDeeper(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	s := &endedSession{ctx: ctx}
 	cancel(fmt.Errorf("%w: %w", tunnel.Lost, alert))
-	if err := diagnose("hub:1", deeper(t.Context(), s, tunnel.Lost)); !errors.Is(err, ErrCertificateRejected) {
+	if err := diagnose("hub:1", causeOf(t.Context(), s, tunnel.Lost)); !errors.Is(err, ErrCertificateRejected) {
 		t.Errorf("got %v", err)
 	}
 	ctx, cancel = context.WithCancelCause(t.Context())
 	s = &endedSession{ctx: ctx}
 	cancel(tunnel.ErrSessionClosed)
-	if err := deeper(t.Context(), s, tunnel.Dead); !errors.Is(err, tunnel.Dead) {
+	if err := causeOf(t.Context(), s, tunnel.Dead); !errors.Is(err, tunnel.Dead) {
 		t.Errorf("got %v, want what the greeting said", err)
 	}
 }

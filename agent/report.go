@@ -1,4 +1,4 @@
-// Saying why there is no session, once and not with each attempt.
+// The log of failed attempts, which repeats no failure with each attempt.
 
 package agent
 
@@ -10,24 +10,24 @@ import (
 	"time"
 )
 
-// A repeat is a failure that was logged, and how often it has come back since.
+// A repeat is a failure that was logged, and how often it has occurred since.
 type repeat struct {
 	text  string
 	at    time.Time
 	times int
 }
 
-// report writes one line for a failed attempt. While a server fails in the same
-// way again and again it does so once a minute, with a count.
+// report logs a failed attempt. While a server fails in the same way, it logs once a minute,
+// with a count.
 //
-// An agent that is turned away because of another one, whose attempts are far apart,
-// says each time when the next will be: somebody is waiting for that.
+// The attempts of an agent that is refused because of another one are far apart. Each is
+// logged, with the time of the next.
 func (k *keeper) report(server string, err error, wait time.Duration) {
 	if errors.Is(err, ErrReplaced) {
-		k.agent.log.Error("turned away: another agent is this node", "server", server, "next", at(wait), "err", err)
+		k.agent.log.Error("refused: another agent is this node", "server", server, "next", at(wait), "err", err)
 		return
 	}
-	now, text := time.Now(), stable(err)
+	now, text := time.Now(), stableText(err)
 	last := k.logged[server]
 	if last.text == text && now.Sub(last.at) < repeatEvery {
 		last.times++
@@ -51,9 +51,9 @@ func (k *keeper) report(server string, err error, wait time.Duration) {
 // at is the time after a wait, to the second.
 func at(wait time.Duration) string { return time.Now().Add(wait).Format(time.RFC3339) }
 
-// stable is what of an error stays the same from one attempt to the next: a
-// network error also names the local port.
-func stable(err error) string {
+// stableText is the text of an error without the local port, which differs from one attempt to
+// the next.
+func stableText(err error) string {
 	var (
 		op    *net.OpError
 		whole failures
@@ -61,7 +61,7 @@ func stable(err error) string {
 	if errors.As(err, &whole) {
 		texts := make([]string, len(whole))
 		for i, one := range whole {
-			texts[i] = stable(one)
+			texts[i] = stableText(one)
 		}
 		return strings.Join(texts, "; ")
 	}

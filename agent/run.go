@@ -20,12 +20,12 @@ func (a *Agent) Run(ctx context.Context) error {
 		return errors.New("agent: Run was called before")
 	}
 	k := keeper{
-		agent:  a,
-		turn:   a.first,
-		retry:  backoff{servers: len(a.cfg.Servers), lowest: a.cfg.MinBackoff, highest: a.cfg.MaxBackoff},
-		asked:  make(map[string]time.Time),
-		shifts: make(chan struct{}, 1),
-		logged: make(map[string]repeat),
+		agent:       a,
+		turn:        a.first,
+		retry:       backoff{servers: len(a.cfg.Servers), lowest: a.cfg.MinBackoff, highest: a.cfg.MaxBackoff},
+		retryAfter:  make(map[string]time.Time),
+		pathChanges: make(chan struct{}, 1),
+		logged:      make(map[string]repeat),
 	}
 	k.run(ctx)
 	a.update(func(s *State) {
@@ -44,29 +44,29 @@ const maxLeaving = 2
 
 // A keeper is Run's state; only Run's goroutine uses it.
 type keeper struct {
-	agent    *Agent
-	retry    backoff
-	turn     int                  // index of the next server
-	again    string               // a server to retry before that; empty if there is none
-	asked    map[string]time.Time // until when a server asked not to be tried
-	fenced   bool                 // another agent is preferred, or the node is not admitted
-	welcomed bool                 // there was a session
+	agent      *Agent
+	retry      backoff
+	turn       int                  // index of the next server
+	retryFirst string               // a server to retry before the next in turn; empty if there is none
+	retryAfter map[string]time.Time // until when a server must not be tried, as it requested
+	fenced     bool                 // another agent is preferred, or the node is not admitted
+	hadSession bool                 // there was a session
 	// leaving are links that drain beside the one in use, the latest first.
-	leaving []*link
-	search  search
-	moving  chan moveEnd  // the result of the current migration; nil if there is none
-	shifts  chan struct{} // holds one if the route may have changed
-	clock   time.Time     // at the latest check
-	links   sync.WaitGroup
-	logged  map[string]repeat // by server
+	leaving     []*link
+	search      search
+	moving      chan moveEnd  // the result of the current migration; nil if there is none
+	pathChanges chan struct{} // holds one if the route may have changed
+	clock       time.Time     // at the latest check
+	links       sync.WaitGroup
+	logged      map[string]repeat // by server
 }
 
 func (k *keeper) run(ctx context.Context) {
 	defer k.links.Wait()
 	k.links.Go(func() {
-		k.agent.terrain.watch(ctx, func() {
+		k.agent.routing.watch(ctx, func() {
 			select {
-			case k.shifts <- struct{}{}:
+			case k.pathChanges <- struct{}{}:
 			default: // one is enough
 			}
 		})
@@ -74,14 +74,14 @@ func (k *keeper) run(ctx context.Context) {
 	var wait time.Duration
 	for {
 		server := k.next()
-		k.rest(ctx, server, wait)
+		k.waitRetry(ctx, server, wait)
 		if ctx.Err() != nil {
 			return
 		}
 		l, err := k.agent.connect(ctx, k.plan(server))
 		switch {
 		case err == nil:
-			wait = k.hold(ctx, l)
+			wait = k.maintain(ctx, l)
 		case ctx.Err() != nil:
 			return
 		default:
@@ -93,10 +93,10 @@ func (k *keeper) run(ctx context.Context) {
 // next returns the next server in turn. It skips those that other agents of this node have,
 // and those that are leaving unless there is no other.
 func (k *keeper) next() string {
-	again := k.again
-	k.again = ""
-	if again != "" && k.agent.shared.take(k.agent, again) {
-		return again
+	first := k.retryFirst
+	k.retryFirst = ""
+	if first != "" && k.agent.shared.take(k.agent, first) {
+		return first
 	}
 	servers := k.agent.cfg.Servers
 	k.forget()
@@ -124,14 +124,14 @@ func (k *keeper) forget() {
 	})
 }
 
-// rest waits before the next attempt, at least as long as the server asked. A change of the
-// route ends the wait.
-func (k *keeper) rest(ctx context.Context, server string, wait time.Duration) {
-	if asked := time.Until(k.asked[server]); asked > wait {
-		pause(ctx, asked)
+// waitRetry waits before the next attempt, at least as long as the server requested. A change of
+// the route ends the wait.
+func (k *keeper) waitRetry(ctx context.Context, server string, wait time.Duration) {
+	if d := time.Until(k.retryAfter[server]); d > wait {
+		pause(ctx, d)
 		return
 	}
-	delete(k.asked, server)
+	delete(k.retryAfter, server)
 	if wait <= 0 {
 		return
 	}
@@ -148,7 +148,7 @@ func (k *keeper) rest(ctx context.Context, server string, wait time.Duration) {
 			return
 		case <-ctx.Done():
 			return
-		case <-k.shifts:
+		case <-k.pathChanges:
 			t.Reset(min(time.Until(until), k.agent.cfg.MinBackoff))
 		}
 	}
@@ -176,7 +176,7 @@ func (k *keeper) failed(server string, err error) time.Duration {
 		wait = k.lost(err)
 	} else {
 		wait = k.retry.failed(rand.Float64())
-		k.heed(server, err)
+		k.recordRetryAfter(server, err)
 	}
 	a.update(func(s *State) {
 		s.Server, s.Err = server, err
@@ -187,23 +187,23 @@ func (k *keeper) failed(server string, err error) time.Duration {
 }
 
 // lost records that a server prefers another agent, or does not admit this node. It returns
-// how long to wait: what the server asks for, else an increasing back-off.
+// how long to wait: what the server requests, else an increasing back-off.
 func (k *keeper) lost(err error) time.Duration {
 	k.fence(true)
-	if errors.Is(err, ErrRevoked) && !k.welcomed {
+	if errors.Is(err, ErrRevoked) && !k.hadSession {
 		if revoked := k.agent.cfg.Revoked; revoked != nil {
 			revoked()
 		}
 		return k.retry.failed(rand.Float64()) // the agent may soon have another key
 	}
 	wait := k.retry.lost(rand.Float64())
-	if asked, ok := tunnel.RetryAfter(err); ok {
-		wait = spread(asked)
+	if d, ok := tunnel.RetryAfter(err); ok {
+		wait = spread(d)
 	}
 	return wait
 }
 
-// spread adds up to half of d at random, so that agents that were given the same delay
+// spread adds up to half of d at random, so that agents that received the same delay
 // reconnect at different times.
 func spread(d time.Duration) time.Duration { return d + time.Duration(rand.Float64()*float64(d)/2) }
 
@@ -219,10 +219,10 @@ func (k *keeper) fence(up bool) {
 	}
 }
 
-// heed records when a server may be tried again.
-func (k *keeper) heed(server string, err error) {
+// recordRetryAfter records when a server may be tried again.
+func (k *keeper) recordRetryAfter(server string, err error) {
 	if d, ok := tunnel.RetryAfter(err); ok {
-		k.asked[server] = time.Now().Add(spread(d))
+		k.retryAfter[server] = time.Now().Add(spread(d))
 	}
 }
 
@@ -231,9 +231,9 @@ func (k *keeper) use(ctx context.Context, l *link) {
 	a := k.agent
 	a.shared.keep(a, l.server)
 	delete(k.logged, l.server)
-	k.welcomed = true
+	k.hadSession = true
 	a.metrics.began(l)
-	l.path = a.terrain.path(addrOf(l.remote()))
+	l.path = a.routing.path(addrOf(l.remote()))
 	k.search.attempts, k.search.retry = 0, time.Time{}
 	a.update(func(s *State) {
 		a.current = l
@@ -244,16 +244,16 @@ func (k *keeper) use(ctx context.Context, l *link) {
 	k.links.Go(func() { l.run(ctx) })
 	k.forget()
 	if moved := a.cfg.Moved; moved != nil && len(k.leaving) > 0 {
-		moved(k.leaving[0].given.Err() != nil)
+		moved(k.leaving[0].abandoned.Err() != nil)
 	}
 }
 
-// hold runs l, and the links that replace it without a gap. It returns how long to wait
+// maintain runs l, and the links that replace it without a gap. It returns how long to wait
 // before the next attempt, once the link has ended, or once its server is about to leave
 // and another server can be tried.
-func (k *keeper) hold(ctx context.Context, l *link) time.Duration {
-	looks := time.NewTicker(lookEvery)
-	defer looks.Stop()
+func (k *keeper) maintain(ctx context.Context, l *link) time.Duration {
+	checks := time.NewTicker(checkEvery)
+	defer checks.Stop()
 	k.clock = time.Now()
 	k.use(ctx, l)
 	for {
@@ -263,18 +263,18 @@ func (k *keeper) hold(ctx context.Context, l *link) time.Duration {
 		case <-l.control.Draining():
 			l.log.Info("server is about to leave")
 			k.detach(nil)
-		case <-looks.C:
-			k.look(ctx, l)
+		case <-checks.C:
+			k.check(ctx, l)
 			continue
-		case <-k.shifts:
-			k.shifted(ctx, l)
+		case <-k.pathChanges:
+			k.pathChanged(ctx, l)
 			continue
 		case m := <-k.moving:
 			k.moved(l, m)
 			continue
 		case f := <-k.search.found:
-			if n := k.settle(f); n != nil {
-				k.part(l)
+			if n := k.finishSearch(f); n != nil {
+				k.leave(l)
 				l = n
 				k.use(ctx, l)
 			}
@@ -282,13 +282,13 @@ func (k *keeper) hold(ctx context.Context, l *link) time.Duration {
 		}
 		// The link has ended. An attempt to make another may be running.
 		if n := k.await(ctx); n != nil {
-			k.part(l)
+			k.leave(l)
 			l = n
 			k.use(ctx, l)
 			continue
 		}
-		if k.outlasts(ctx, l) {
-			k.part(l)
+		if k.drainsAlone(ctx, l) {
+			k.leave(l)
 			return 0
 		}
 		k.detach(l.err)
@@ -296,14 +296,14 @@ func (k *keeper) hold(ctx context.Context, l *link) time.Duration {
 	}
 }
 
-// outlasts reports whether l, whose server is about to leave, should drain on its own: at
+// drainsAlone reports whether l, whose server is about to leave, should drain on its own: at
 // once if there is another server, else if the server takes too long. If not, l has ended.
-func (k *keeper) outlasts(ctx context.Context, l *link) bool {
-	patience := leaveTimeout
+func (k *keeper) drainsAlone(ctx context.Context, l *link) bool {
+	timeout := leaveTimeout
 	if len(k.agent.cfg.Servers) > 1 {
-		patience = 0
+		timeout = 0
 	}
-	t := time.NewTimer(patience)
+	t := time.NewTimer(timeout)
 	defer t.Stop()
 	select {
 	case <-l.done:
@@ -323,23 +323,23 @@ func (k *keeper) outlasts(ctx context.Context, l *link) bool {
 	return false
 }
 
-// part lets l drain on its own, within MoveTimeout. If there are too many such links it
+// leave lets l drain on its own, within MoveTimeout. If there are too many such links it
 // ends the oldest.
-func (k *keeper) part(l *link) {
+func (k *keeper) leave(l *link) {
 	if !l.parked().IsZero() {
-		l.giveUp() // its waiters use another link
+		l.abandon() // its waiters use another link
 	}
 	k.leaving = slices.Insert(k.leaving, 0, l)
 	k.forget()
 	if len(k.leaving) > maxLeaving {
 		old := k.leaving[maxLeaving]
 		k.leaving = k.leaving[:maxLeaving]
-		_ = old.session.Close() // it is being given up
+		_ = old.session.Close() // its streams are lost
 		<-old.done
 	}
 	limit := time.AfterFunc(k.agent.cfg.MoveTimeout, func() {
 		l.log.Info("cutting streams that have not finished", "streams", l.streams.count()+l.opened.count(), "after", k.agent.cfg.MoveTimeout)
-		_ = l.session.Close() // it is being given up
+		_ = l.session.Close() // its streams are lost
 	})
 	k.links.Go(func() {
 		<-l.done
@@ -374,15 +374,15 @@ func (k *keeper) ended(ctx context.Context, l *link) time.Duration {
 	}
 	if errors.Is(l.err, ErrRevoked) {
 		wait := k.lost(l.err)
-		l.log.Error("this node is not admitted any more", "lived", lived, "next", at(wait), "err", l.err)
+		l.log.Error("this node is no longer admitted", "lived", lived, "next", at(wait), "err", l.err)
 		return wait
 	}
 	var bye *tunnel.Goodbye
 	if lived >= settled && !errors.As(l.err, &bye) {
-		k.again = l.server
+		k.retryFirst = l.server
 	}
 	wait := k.retry.ended(lived, rand.Float64())
-	k.heed(l.server, l.err)
+	k.recordRetryAfter(l.server, l.err)
 	l.log.Info("disconnected", "lived", lived, "retry", wait, "err", l.err)
 	return wait
 }

@@ -155,7 +155,7 @@ func TestSilentServer(t *testing.T) {
 // TestRefused: the agent logs the reason as an error, and keeps trying.
 func TestRefused(t *testing.T) {
 	bubble(t, func(t *testing.T, h *servers) {
-		h.verdict = func(n int, _ tunnel.Hello) error {
+		h.decision = func(n int, _ tunnel.Hello) error {
 			if n < 5 {
 				return fmt.Errorf("%w: the certificate is for another node", tunnel.Denied)
 			}
@@ -227,7 +227,7 @@ func TestClones(t *testing.T) {
 func TestFenced(t *testing.T) {
 	bubble(t, func(t *testing.T, h *servers) {
 		var other atomic.Bool
-		h.verdict = func(int, tunnel.Hello) error {
+		h.decision = func(int, tunnel.Hello) error {
 			if other.Load() {
 				return tunnel.Replaced
 			}
@@ -279,7 +279,7 @@ func TestFenced(t *testing.T) {
 func TestRevoked(t *testing.T) {
 	bubble(t, func(t *testing.T, h *servers) {
 		var out atomic.Bool
-		h.verdict = func(int, tunnel.Hello) error {
+		h.decision = func(int, tunnel.Hello) error {
 			if out.Load() {
 				return &tunnel.Goodbye{Code: tunnel.Revoked, Text: "node was revoked", Retry: 30 * time.Second}
 			}
@@ -326,7 +326,7 @@ func TestTurnedAwayUntil(t *testing.T) {
 	bubble(t, func(t *testing.T, h *servers) {
 		const asked, refusals = 40 * time.Second, 20
 		var attempts []time.Time
-		h.verdict = func(n int, _ tunnel.Hello) error {
+		h.decision = func(n int, _ tunnel.Hello) error {
 			attempts = append(attempts, time.Now())
 			if n > refusals {
 				return nil
@@ -339,7 +339,7 @@ func TestTurnedAwayUntil(t *testing.T) {
 		if !a.State().Connected || len(attempts) != refusals+1 {
 			t.Fatalf("%d attempts, and then %+v", len(attempts), a.State())
 		}
-		lines := a.log.lines("turned away")
+		lines := a.log.lines("refused: another agent")
 		if len(lines) != refusals {
 			t.Fatalf("%d lines for %d refusals: %q", len(lines), refusals, a.log.lines(""))
 		}

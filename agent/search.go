@@ -17,16 +17,16 @@ import (
 )
 
 const (
-	// lookEvery is how often the keeper checks its link.
-	lookEvery = time.Second
-	// parkedPatience is how long a session may have no connection before another server is
+	// checkEvery is how often the keeper checks its link.
+	checkEvery = time.Second
+	// parkedTimeout is how long a session may have no connection before another server is
 	// tried while it reconnects.
-	parkedPatience = 500 * time.Millisecond
+	parkedTimeout = 500 * time.Millisecond
 	// moveTimeout bounds a session's migration to another connection.
 	moveTimeout = 15 * time.Second
-	// sleepsFrom is the difference between wall clock and monotonic clock from which the
+	// suspendedFrom is the difference between wall clock and monotonic clock from which the
 	// machine is taken to have been suspended.
-	sleepsFrom = 5 * time.Second
+	suspendedFrom = 5 * time.Second
 )
 
 // Reasons to search for a link beside the one in use.
@@ -56,32 +56,32 @@ type search struct {
 // remote is the session's remote address.
 func (l *link) remote() net.Addr { return cmp.Or(l.session.Link().Addr, l.session.Peer().Addr) }
 
-// look runs the periodic checks.
-func (k *keeper) look(ctx context.Context, l *link) {
+// check runs the periodic checks.
+func (k *keeper) check(ctx context.Context, l *link) {
 	now := time.Now()
-	k.notice(l)
-	if asleep(k.clock, now) {
-		l.log.Info("machine was asleep")
-		k.shifted(ctx, l)
+	k.logLink(l)
+	if suspended(k.clock, now) {
+		l.log.Info("machine was suspended")
+		k.pathChanged(ctx, l)
 	}
 	k.clock = now
 	if k.search.found != nil {
 		return
 	}
 	since := l.seen.Parked
-	if !since.IsZero() && now.Sub(since) >= parkedPatience && !now.Before(k.search.retry) {
+	if !since.IsZero() && now.Sub(since) >= parkedTimeout && !now.Before(k.search.retry) {
 		k.fallBack(ctx, l)
 	}
 }
 
-// asleep reports whether the machine was suspended between two checks: then the wall clock
+// suspended reports whether the machine was suspended between two checks: then the wall clock
 // has advanced more than the monotonic clock.
-func asleep(before, now time.Time) bool {
-	return now.Round(0).Sub(before.Round(0))-now.Sub(before) >= sleepsFrom
+func suspended(before, now time.Time) bool {
+	return now.Round(0).Sub(before.Round(0))-now.Sub(before) >= suspendedFrom
 }
 
-// notice logs what happened to l's connection since the last check.
-func (k *keeper) notice(l *link) {
+// logLink logs what happened to l's connection since the last check.
+func (k *keeper) logLink(l *link) {
 	now := l.session.Link()
 	if now.Window == 0 {
 		return
@@ -93,16 +93,16 @@ func (k *keeper) notice(l *link) {
 		l.log.Warn("connection lost, the session waits for another", "window", now.Window)
 		k.agent.update(func(*State) {})
 	case !was.Parked.IsZero() && now.Parked.IsZero():
-		l.log.Info("session goes on", "after", time.Since(was.Parked).Round(time.Millisecond), "resent", now.Replayed-was.Replayed)
+		l.log.Info("session resumed", "after", time.Since(was.Parked).Round(time.Millisecond), "resent", now.Replayed-was.Replayed)
 		k.search.attempts, k.search.retry = 0, time.Time{}
 		k.agent.update(func(*State) {})
 	case now.Parked.IsZero() && now.Resumes > was.Resumes:
-		l.log.Info("session is on another connection", "resent", now.Replayed-was.Replayed)
+		l.log.Info("session migrated to another connection", "resent", now.Replayed-was.Replayed)
 	default:
 		return
 	}
 	if now.Parked.IsZero() {
-		l.path = k.agent.terrain.path(addrOf(l.remote()))
+		l.path = k.agent.routing.path(addrOf(l.remote()))
 	}
 }
 
@@ -123,11 +123,11 @@ func (k *keeper) fallBack(ctx context.Context, l *link) {
 	}
 	p := k.plan(other)
 	p.wanted = func() bool { return !l.parked().IsZero() || l.session.Context().Err() != nil }
-	k.seek(ctx, fallback, l, p)
+	k.startSearch(ctx, fallback, l, p)
 }
 
-// seek begins an attempt beside l.
-func (k *keeper) seek(ctx context.Context, reason string, l *link, p plan) {
+// startSearch starts an attempt beside l.
+func (k *keeper) startSearch(ctx context.Context, reason string, l *link, p plan) {
 	if p.server == l.server {
 		p.keeps = append([]uint64{l.sequence}, p.keeps...)
 		p.keeps = p.keeps[:min(len(p.keeps), maxLeaving)]
@@ -140,41 +140,40 @@ func (k *keeper) seek(ctx context.Context, reason string, l *link, p plan) {
 	})
 }
 
-// settle notes how a search beside l ended and returns the link if there is one.
-func (k *keeper) settle(f found) *link {
+// finishSearch records how a search beside l ended and returns the link if there is one.
+func (k *keeper) finishSearch(f found) *link {
 	k.search.found = nil
 	if f.link == nil && k.agent.current != nil {
 		k.agent.shared.keep(k.agent, k.agent.current.server)
 	}
 	k.agent.metrics.moves.WithLabelValues(f.reason, tunnel.CodeOf(f.err).Name()).Inc()
 	if f.err != nil && !errors.Is(f.err, errUnwanted) {
-		k.heed(f.server, f.err)
-		k.agent.log.Info("no other session", slog.String("server", f.server), slog.Any("err", f.err))
+		k.recordRetryAfter(f.server, f.err)
+		k.agent.log.Info("no session with another server", slog.String("server", f.server), slog.Any("err", f.err))
 	}
 	return f.link
 }
 
-// await waits for the end of a search that is under way.
+// await waits for the end of the search that is running, if any.
 func (k *keeper) await(ctx context.Context) *link {
 	if k.search.found == nil {
 		return nil
 	}
-	// An attempt ends with ctx. A link that comes about all the same drains by
-	// itself.
-	l := k.settle(<-k.search.found)
+	// An attempt ends with ctx. It may have made a link before that.
+	l := k.finishSearch(<-k.search.found)
 	if ctx.Err() != nil && l != nil {
-		_ = l.session.Close() // nobody has used it
+		_ = l.session.Close() // it has no user
 		return nil
 	}
 	return l
 }
 
-// shifted reacts to a change of the way out: the session is put on a connection
-// that uses the new one, before the old one is given up.
-func (k *keeper) shifted(ctx context.Context, l *link) {
-	path := k.agent.terrain.path(addrOf(l.remote()))
+// pathChanged handles a change of the route to the server: the session migrates to a connection
+// on the new route.
+func (k *keeper) pathChanged(ctx context.Context, l *link) {
+	path := k.agent.routing.path(addrOf(l.remote()))
 	if path == "" {
-		return // there is no way at all; the next change will be of interest
+		return // there is no route; the next change is handled
 	}
 	if path == l.path && l.parked().IsZero() {
 		return
@@ -183,7 +182,7 @@ func (k *keeper) shifted(ctx context.Context, l *link) {
 	l.path = path
 	if !k.agent.cfg.Transport.Can.Migrate {
 		if changed && k.search.found == nil {
-			k.seek(ctx, address, l, k.plan(l.server))
+			k.startSearch(ctx, address, l, k.plan(l.server))
 		}
 		return
 	}
@@ -191,7 +190,7 @@ func (k *keeper) shifted(ctx context.Context, l *link) {
 		return
 	}
 	if changed {
-		l.log.Info("the way out has changed, moving to another connection", "path", path)
+		l.log.Info("the route has changed, migrating to another connection", "path", path)
 	}
 	ended := make(chan moveEnd, 1)
 	k.moving = ended
@@ -202,20 +201,20 @@ func (k *keeper) shifted(ctx context.Context, l *link) {
 	})
 }
 
-// A moveEnd is how a session's move to another connection ended.
+// A moveEnd is the result of a session's migration to another connection.
 type moveEnd struct {
 	link *link
 	err  error
 }
 
-// moved notes it; l is the link in use.
+// moved records it; l is the link in use.
 func (k *keeper) moved(l *link, m moveEnd) {
 	k.moving = nil
 	k.agent.metrics.moves.WithLabelValues(connection, tunnel.CodeOf(m.err).Name()).Inc()
 	switch {
 	case m.err != nil:
-		m.link.log.Info("could not move to another connection", "err", m.err)
+		m.link.log.Info("could not migrate to another connection", "err", m.err)
 	case m.link == l:
-		k.notice(l)
+		k.logLink(l)
 	}
 }

@@ -142,7 +142,7 @@ func TestParkedComesBack(t *testing.T) {
 		default:
 		}
 		b.resume()
-		pass(2 * lookEvery)
+		pass(2 * checkEvery)
 		if err := next(t, waited); err != nil {
 			t.Error(err)
 		}
@@ -155,16 +155,16 @@ func TestParkedComesBack(t *testing.T) {
 		}
 		b.park()
 		b.resume()
-		pass(2 * lookEvery)
-		if len(a.log.lines("on another connection")) != 1 {
+		pass(2 * checkEvery)
+		if len(a.log.lines("session migrated")) != 1 {
 			t.Errorf("log of a short loss: %q", a.log.lines(""))
 		}
 		b.park()
-		pass(2 * lookEvery)
+		pass(2 * checkEvery)
 		b.resume()
 		b.park()
-		pass(2 * lookEvery)
-		if len(a.log.lines("connection lost, the session waits")) != 3 || len(a.log.lines("session goes on")) != 1 {
+		pass(2 * checkEvery)
+		if len(a.log.lines("connection lost, the session waits")) != 3 || len(a.log.lines("session resumed")) != 1 {
 			t.Errorf("log of two losses between which nobody looked: %q", a.log.lines(""))
 		}
 		b.resume()
@@ -314,11 +314,11 @@ func TestMoveTimeout(t *testing.T) {
 // TestAsleep: suspend is distinguished from the passing of time.
 func TestAsleep(t *testing.T) {
 	now := time.Now()
-	if asleep(now, now.Add(time.Hour)) {
+	if suspended(now, now.Add(time.Hour)) {
 		t.Error("an hour went by on both clocks")
 	}
 	// Round strips the monotonic reading, so that both times are wall time.
-	if asleep(now.Round(0), now.Round(0).Add(time.Hour)) {
+	if suspended(now.Round(0), now.Round(0).Add(time.Hour)) {
 		t.Error("without the other clock nothing can be told")
 	}
 }

@@ -36,7 +36,7 @@ type servers struct {
 	exchange tunneltest.Exchange
 	net      memnet.Network // targets
 	sessions chan *welcomed
-	verdict  func(n int, h tunnel.Hello) error // of the nth greeting, from 1
+	decision func(n int, h tunnel.Hello) error // of the nth greeting, from 1
 	group    sync.WaitGroup
 
 	mu       sync.Mutex // guards the following
@@ -46,9 +46,9 @@ type servers struct {
 	told     []func()
 }
 
-// terrain is the agents' view of routes: that of the last shift.
-func (h *servers) terrain() terrain {
-	return terrain{
+// routing is the agents' view of routes: that of the last change.
+func (h *servers) routing() routing {
+	return routing{
 		path: func(netip.Addr) string {
 			h.mu.Lock()
 			defer h.mu.Unlock()
@@ -103,8 +103,8 @@ func (h *servers) session(ctx context.Context, name string, s tunnel.Session) {
 	h.greeted++
 	n := h.greeted
 	h.mu.Unlock()
-	if h.verdict != nil {
-		if err := h.verdict(n, g.Hello); err != nil {
+	if h.decision != nil {
+		if err := h.decision(n, g.Hello); err != nil {
 			if rerr := g.Refuse(tunnel.GoodbyeOf(err)); rerr != nil {
 				h.t.Error(rerr)
 			}
@@ -224,7 +224,7 @@ func (h *servers) start(c Config) *started {
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	a.terrain = h.terrain()
+	a.routing = h.routing()
 	ctx, cancel := context.WithCancel(h.t.Context())
 	s := &started{Agent: a, log: l, stop: cancel, done: make(chan struct{})}
 	h.group.Go(func() {

@@ -1,4 +1,4 @@
-// Targets: what --allow-target says.
+// Targets: the values of --allow-target.
 
 package agent
 
@@ -26,10 +26,10 @@ type allowed struct {
 	port   uint16       // 0 means every port
 }
 
-// exact says whether the entry is about one single address.
+// exact reports whether the entry is about one single address.
 func (e allowed) exact() bool { return e.prefix.IsSingleIP() }
 
-// loopback says whether the entry is about loopback addresses only.
+// loopback reports whether the entry is about loopback addresses only.
 func (e allowed) loopback() bool {
 	return e.prefix.Addr().IsLoopback() && (e.prefix.Bits() >= 8 && e.prefix.Addr().Is4() || e.exact())
 }
@@ -120,7 +120,7 @@ func (t Targets) String() string {
 	return strings.Join(specs, ",")
 }
 
-// ip says whether an entry admits a port of ip. Loopback is admitted only by an
+// ip reports whether an entry admits a port of ip. Loopback is admitted only by an
 // entry about nothing else: a wide range is never meant to include what a
 // machine keeps to itself.
 func (t Targets) ip(ip netip.Addr, port uint16) bool {
@@ -142,7 +142,7 @@ func (t Targets) exactly(ip netip.Addr, port uint16) bool {
 	return false
 }
 
-// host says whether an entry admits a port of a name.
+// host reports whether an entry admits a port of a name.
 func (t Targets) host(name string, port uint16) bool {
 	for _, e := range t.list {
 		if e.name == name && e.name != "" && e.onPort(port) {

@@ -10,16 +10,15 @@ import (
 	"github.com/hawser-project/hawser/tunnel"
 )
 
-// An unanswered stream is one whose opener has not been answered yet. The first
-// use answers: so the opener hears that the kubelet API took the stream only
-// when it has, and hears why not when it is closed unused. It is a
-// tunnel.Stream and a tunnel.Aborter.
+// An unanswered stream is one whose opener has no answer yet. The first use accepts it, and
+// Close before any use rejects it. So the answer is whether the kubelet API took the stream.
+// It is a tunnel.Stream and a tunnel.Aborter.
 type unanswered struct {
 	request *tunnel.Request
 	addr    net.Addr // the kubelet API's
 
 	once   sync.Once
-	stream tunnel.Stream // nil if the answer failed or was no
+	stream tunnel.Stream // nil if the answer failed or was a rejection
 	err    error
 }
 
@@ -28,8 +27,8 @@ func (c *unanswered) accepted() (tunnel.Stream, error) {
 	return c.stream, c.err
 }
 
-// rejected answers no if nothing has been answered yet. It returns the stream
-// if there is one to end.
+// rejected rejects the stream if it has no answer yet. It returns the stream if it was
+// accepted.
 func (c *unanswered) rejected() (tunnel.Stream, error) {
 	var err error
 	c.once.Do(func() {
@@ -51,7 +50,7 @@ func (c *unanswered) Read(p []byte) (int, error) {
 func (c *unanswered) InnerReader() tunnel.Inner {
 	s, err := c.accepted()
 	if err != nil {
-		return tunnel.Inner{} // Read says why
+		return tunnel.Inner{} // Read returns the error
 	}
 	return tunnel.Inner{Conn: s}
 }

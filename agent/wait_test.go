@@ -16,7 +16,7 @@ import (
 func TestRetryAfter(t *testing.T) {
 	bubble(t, func(t *testing.T, h *servers) {
 		const asked = 10 * time.Second
-		h.verdict = func(n int, _ tunnel.Hello) error {
+		h.decision = func(n int, _ tunnel.Hello) error {
 			if n > 1 {
 				return nil
 			}
@@ -37,7 +37,7 @@ func TestRetryAfter(t *testing.T) {
 // TestRetryAfterElsewhere: another server is tried at once.
 func TestRetryAfterElsewhere(t *testing.T) {
 	bubble(t, func(t *testing.T, h *servers) {
-		h.verdict = func(n int, _ tunnel.Hello) error {
+		h.decision = func(n int, _ tunnel.Hello) error {
 			if n > 1 {
 				return nil
 			}
