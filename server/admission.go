@@ -103,7 +103,7 @@ func (a *admission) leave(node string) {
 	}
 }
 
-// turn reports whether the session can be told why it is refused. The caller must call done
+// turn reports whether the refused session may receive the reason. The caller must call done
 // afterwards.
 func (a *admission) turn() (done func(), ok bool) {
 	a.mu.Lock()
@@ -144,7 +144,7 @@ func (e *refusal) Error() string             { return e.text }
 func (e *refusal) Unwrap() error             { return e.code }
 func (e *refusal) RetryAfter() time.Duration { return e.after }
 
-// turnedAway is the key of rate-limited log lines: one a minute for each node, by its
+// turnedAway is the key of a rate-limited log: one line a minute for each node, by its
 // certificate, and reason.
 type turnedAway struct {
 	node string

@@ -47,7 +47,7 @@ const (
 	Silent
 	// Closed: the peer, or a middlebox, closed or reset the connection.
 	Closed
-	// Left: the agent said goodbye.
+	// Left: the agent sent a goodbye.
 	Left
 	// Replaced: another session of the node has taken its place.
 	Replaced
@@ -72,7 +72,7 @@ func (c Cause) String() string {
 // read them, which may be of another version.
 func (s State) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// UnmarshalText takes a name that is not known for Detached.
+// UnmarshalText reads an unknown name as Detached.
 func (s *State) UnmarshalText(b []byte) error {
 	*s = Detached
 	for known := Detached; known <= Parked; known++ {
@@ -86,7 +86,7 @@ func (s *State) UnmarshalText(b []byte) error {
 // MarshalText is like State's.
 func (c Cause) MarshalText() ([]byte, error) { return []byte(c.String()), nil }
 
-// UnmarshalText takes a name that is not known for Failed.
+// UnmarshalText reads an unknown name as Failed.
 func (c *Cause) UnmarshalText(b []byte) error {
 	*c = Failed
 	for known := Unknown; known <= Failed; known++ {

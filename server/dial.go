@@ -29,12 +29,12 @@ func (h *Hub) DialEarly(ctx context.Context, network, addr string) (net.Conn, er
 	return h.counted(ctx, addr, func() (*conn, way, error) { return h.dial(ctx, network, addr, h.start) })
 }
 
-// A Dialed is a dial whose outcome is known.
+// A Dialed is a dial that has succeeded or failed.
 type Dialed struct {
-	Addr      string // as it was asked for
-	Node      string // empty if the address leads to none
+	Addr      string // as in the dial
+	Node      string // empty if no node has the address
 	Transport string
-	Code      string // ok, or the code of a tunnel.DialError
+	Code      string // ok, or the name of the tunnel.Code
 	Began     time.Time
 	Took      time.Duration
 }
@@ -205,8 +205,8 @@ func (h *Hub) patience(ctx context.Context, m *member) (context.Context, func())
 // parked is since when the node is reconnecting; zero if it is not.
 func (m *member) parked() time.Time { return m.session.Link().Parked }
 
-// explain returns err, or an error that says that the node is reconnecting if that caused a
-// timeout.
+// explain returns err. If a timeout was caused by a node that is reconnecting, it returns an
+// error with that reason.
 func (m *member) explain(addr string, err error) error {
 	var (
 		since = m.parked()

@@ -20,7 +20,7 @@
 // latest first). Those get no more dials, and end when their last stream has. If the newest
 // ends before them, the latest of them gets the dials again.
 //
-// A hello alone replaces no session, because its sender may be gone by the time it is read.
+// A hello alone replaces no session, because its sender may have ended before it is read.
 // A new session replaces another one when its agent has answered the welcome with a ping or
 // a pong, and is ended if that takes more than 30 s. Until then the older one gets the
 // dials, and the new one only if there is no other.
@@ -39,11 +39,11 @@
 // # Two agents with one identity
 //
 // If the disk of a machine is copied, or restored elsewhere, two agents have one
-// certificate. Each process has an instance number of its own, which tells such a clone
-// from an agent that reconnects. The instance that connected last for the first time is the
-// node, because an operator who starts an agent wants it to be the node. The hub tells the
-// earlier instance, which stops its pods, and refuses it when it connects again; both ends
-// log the addresses of both agents.
+// certificate. Each process has an instance number of its own, which differs between such a
+// clone and an agent that reconnects. The instance that connected last for the first time
+// is the node, because an operator who starts an agent wants it to be the node. The hub
+// ends the session of the earlier instance, which stops its pods, and refuses it when it
+// connects again; both ends log the addresses of both agents.
 //
 // The hard question is when to accept the superseded instance again. Pods outlive
 // connections and agents: if the current agent has no session, or was killed, its pods may
@@ -54,7 +54,7 @@
 // an operator acts. After 15 minutes controllers have already replaced the pods of the
 // silent node. In these cases the agent is accepted earlier:
 //
-//   - The current agent said goodbye, as when it is uninstalled: after one minute,
+//   - The current agent sent a goodbye, as when it is uninstalled: after one minute,
 //     which is longer than a restart takes.
 //   - The node was deleted (Forget): its pods are deleted with it.
 //   - The refused agent was restarted: it has a new instance number, and an operator
@@ -70,7 +70,7 @@
 // # Who is the node
 //
 // A valid certificate does not prove that its holder is still the node. Config.Admit is
-// asked when a session begins and when it is resumed. End ends the sessions of a node that
+// called when a session begins and when it is resumed. End ends the sessions of a node that
 // may no longer connect, with the code tunnel.Revoked.
 //
 // What this package is not: it knows no transport (package cmd joins them), no

@@ -17,11 +17,11 @@ const (
 	// DefaultTakeBack is three times the period after which controllers replace the pods of
 	// a silent node.
 	DefaultTakeBack = 15 * time.Minute
-	// takeBackLeft is that time after an agent that said goodbye. A restarted agent, whose
+	// takeBackLeft is that time after an agent that sent a goodbye. A restarted agent, whose
 	// pods keep running, reconnects before.
 	takeBackLeft = time.Minute
 	// memory is the factor by which a node without a session is remembered longer than
-	// that, so that the hub still knows that an accepted agent was superseded.
+	// that, so that the record of an accepted agent's supersession is kept.
 	memory = 4
 	// fencedAgain is the retry delay of a refused agent.
 	fencedAgain = 40 * time.Second
@@ -180,7 +180,7 @@ func (r *registry) learn(o *Observation) []*member {
 		!slices.Contains(o.Superseded, o.Instance) && (slices.Contains(o.Superseded, here.hello.Instance) || o.Connected.After(here.since))
 	for _, old := range o.Superseded {
 		if here == nil || old != here.hello.Instance {
-			e.supersede(old, 0) // by whom is told by who is there
+			e.supersede(old, 0) // the current instance superseded it
 		}
 	}
 	if !lost {

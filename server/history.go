@@ -23,7 +23,7 @@ const (
 
 // A Change is a state change of a node's session.
 type Change struct {
-	// Number counts the node's changes since the hub has known it, from 1.
+	// Number counts the node's changes at this hub, from 1.
 	Number uint64
 	At     time.Time
 	State  State
@@ -37,7 +37,7 @@ type Change struct {
 	Addr      string // the agent's remote address
 }
 
-// An Observation is what the hub knows of a node. Its Change is the latest; while
+// An Observation is the hub's record of a node. Its Change is the latest; while
 // the node is attached, Heard, Transport and Addr are as of now.
 type Observation struct {
 	Node string
@@ -156,7 +156,7 @@ func (h *history) toldLocked(m *member) {
 	c.At, c.State, c.Cause, c.Err = time.Now(), Attached, 0, ""
 	if parked {
 		c.State, c.Cause, c.Err = Parked, why, text(m.told.Cause)
-		if !was { // or the cause became known later
+		if !was { // or the cause was reported later
 			c.At = m.told.Parked
 		}
 	}

@@ -52,29 +52,29 @@ type Config struct {
 	// unless it fails. Nil denies them.
 	API func(ctx context.Context, c net.Conn) error
 	// MaxGreeting bounds the sessions between their TLS handshake and their welcome; zero
-	// means 512. Others are given a retry delay.
+	// means 512. Others get a retry delay.
 	MaxGreeting int
 	// MaxSessions is how many sessions there may be; zero means 65,536.
 	MaxSessions int
 	// DrainTimeout is how long Run waits for streams into nodes once its context is done;
 	// zero means 5 s, negative not at all.
 	DrainTimeout time.Duration
-	// Beyond dials into nodes without a session here, without a tunnel: ok says whether it
-	// knows the node, and dial connects to an address as that node sees it. Nil knows none.
+	// Beyond dials into nodes that have no session here, without a tunnel. ok reports whether
+	// it can dial the node. dial connects to an address from that node. Nil means none.
 	Beyond func(node string) (dial func(ctx context.Context, network, addr string) (net.Conn, error), ok bool)
 	// BeyondName is the transport label of Beyond's dials; empty means "beyond".
 	BeyondName string
-	// Elsewhere dials through another server with a session of the node; ok says whether it
-	// knows such a server. It is called when this hub has no session, or only one that is
+	// Elsewhere dials through another server with a session of the node. ok reports whether
+	// there is such a server. It is called when this hub has no session, or only one that is
 	// parked or about to end. Errors name the address as d.Name. An error whose code is
 	// Away means that no other server has a session now, Draining that one may have one
-	// soon; any other is the answer of the node. Nil knows none. See package peers.
+	// soon; any other is the answer of the node. Nil means none. See package peers.
 	Elsewhere func(ctx context.Context, node string, d tunnel.Dial) (s tunnel.Stream, ok bool, err error)
 	// Ended is called for each stream into a node when it ends, and for each failed dial,
 	// except those of the server itself (Caller.Own). It must not block.
 	Ended func(Ended)
-	// Dialed is called for each dial once its outcome is known, with the dial's context. It
-	// must not block.
+	// Dialed is called for each dial once it has succeeded or failed, with the dial's context.
+	// It must not block.
 	Dialed func(context.Context, Dialed)
 	// ParkedPatience is how long a dial waits for a node that is reconnecting;
 	// zero means 3 s, negative not at all.
@@ -90,7 +90,7 @@ type Config struct {
 	// zero means 20,000. The oldest are dropped first.
 	MaxGone int
 	// TakeBack is how long a superseded agent is refused after the session of the one with
-	// its identity has ended; zero means DefaultTakeBack. If that one said goodbye it is a
+	// its identity has ended; zero means DefaultTakeBack. If that one sent a goodbye it is a
 	// minute at most.
 	TakeBack time.Duration
 	// Version is sent to agents.
@@ -181,7 +181,7 @@ func identify(p tunnel.Peer) (string, error) {
 	return auth.NodeName(p.TLS.PeerCertificates[0])
 }
 
-// Run serves until ctx is done, then drains: it tells agents, gives streams into nodes
+// Run serves until ctx is done, then drains: it notifies agents, gives streams into nodes
 // DrainTimeout to end, and returns nil once all have ended. If a listener fails, Run drains
 // in the same way and returns that error.
 func (h *Hub) Run(ctx context.Context) error {

@@ -10,10 +10,10 @@ import (
 	"github.com/hawser-project/hawser/tunnel"
 )
 
-// textLeaving is what agents and callers are told.
+// textLeaving is the reason that agents and callers get.
 const textLeaving = "server is shutting down"
 
-// Leave tells agents that the server is about to stop, so that they connect to another
+// Leave notifies agents that the server is about to stop, so that they connect to another
 // server before their session here ends, and refuses new sessions. Sessions and dials
 // continue until Run's context is done. It may be called again.
 func (h *Hub) Leave() {
@@ -56,12 +56,12 @@ func (h *Hub) Open() int {
 	return n
 }
 
-// tellLeaving tells m's agent. It returns at once; wg is done once the agent was told or
-// the session has ended.
+// tellLeaving notifies m's agent. It returns at once; wg is done once the agent was notified
+// or the session has ended.
 func (h *Hub) tellLeaving(m *member, wg *sync.WaitGroup) {
 	wg.Go(func() {
 		if err := m.control.Drain(tunnel.Draining, textLeaving); err != nil {
-			h.log.Debug("agent was not told that the server leaves", "node", m.node, "err", err)
+			h.log.Debug("agent was not notified that the server leaves", "node", m.node, "err", err)
 		}
 	})
 }

@@ -1,5 +1,5 @@
-// What the hub counts as it happens, and what it finds out only when asked, from
-// the ledger. No label but that of nodes, which is bounded there, has more values
+// Metrics of the hub: counters of events, and figures that are collected from the
+// ledger. No label but that of nodes, which is bounded there, has more values
 // than there are codes or transports.
 
 package server
@@ -74,7 +74,7 @@ func newMetrics(r prometheus.Registerer, a *admission, awaiting func() int, i *t
 	return m, nil
 }
 
-// dialed counts a dial, and tells of it, whose outcome is known now.
+// dialed counts a dial that has succeeded or failed, and calls Config.Dialed.
 func (h *Hub) dialed(ctx context.Context, w way, addr string, began time.Time, err error) {
 	d := time.Since(began)
 	if h.config.Dialed != nil {

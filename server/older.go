@@ -1,4 +1,5 @@
-// Older agents: those of the protocol hawser/1, who are told which version to install.
+// Older agents: those of the protocol hawser/1, which get a refusal that names the version to
+// install.
 
 package server
 
@@ -30,15 +31,15 @@ const (
 	olderText              = 256 // at most, of a refusal
 )
 
-// NewOlder makes a listener without sessions: it tells each agent of an older protocol
-// which version to install, by that protocol's refusal, and logs that once a minute for
-// each address. It owns ln.
+// NewOlder makes a listener without sessions: it refuses each agent of an older protocol, by
+// that protocol's refusal with the version to install, and logs that once a minute for each
+// address. It owns ln.
 func NewOlder(ln net.Listener, version string, o tunnel.Options) (tunnel.Listener, error) {
 	var told strangers.LogLimiter
 	return carrier.Listen(ln, "hawser/1", olderProtocols[:], nil, o, func(ctx context.Context, c *tls.Conn) (tunnel.Session, error) {
 		stop := context.AfterFunc(ctx, func() { _ = c.NetConn().Close() })
 		defer stop()
-		defer func() { _ = c.Close() }() // it has been told, or has left
+		defer func() { _ = c.Close() }() // it has the refusal, or has left
 		who, _ := carrier.Identity(carrier.PeerOf(c, "hawser/1"))
 		if more, ok := told.Allow(c.RemoteAddr()); ok {
 			o.Logger().Warn("agent is too old: install the version of this server on its node",

@@ -51,8 +51,8 @@ type PortConfig struct {
 	MaxPeeking int
 	// Protocols are the ALPN names of the tunnel's transports.
 	Protocols []string
-	// Older says that the listener Older gets the connections of older agents, which the
-	// API server gets otherwise.
+	// Older makes the listener Older get the connections of older agents. Otherwise the API
+	// server gets them.
 	Older bool
 
 	Log     *slog.Logger          // nil means discard

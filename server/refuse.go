@@ -1,4 +1,4 @@
-// Refusing: the refusal of sessions, new and resumed, and what agents are told.
+// Refusing: the refusal of sessions, new and resumed, and the reasons that agents get.
 
 package server
 
@@ -16,7 +16,7 @@ import (
 func (h *Hub) sendAway(ctx context.Context, s tunnel.Session, why error) {
 	h.metrics.refused.WithLabelValues(tunnel.CodeOf(why).Name()).Inc()
 	log := h.log.With("addr", s.Peer().Addr.String())
-	log.Debug("agent sent away", "err", why)
+	log.Debug("agent refused", "err", why)
 	done, ok := h.admission.turn()
 	if !ok {
 		_ = s.Dismiss(tunnel.GoodbyeOf(why)) // never fails
@@ -30,12 +30,12 @@ func (h *Hub) sendAway(ctx context.Context, s tunnel.Session, why error) {
 		err = greeting.Refuse(tunnel.GoodbyeOf(why))
 	}
 	if err != nil {
-		log.Debug("agent could not be told", "err", err)
+		log.Debug("agent did not get the refusal", "err", err)
 	}
 }
 
 // MayResume reports whether the session of this peer may continue on another connection. It
-// is for LinkOptions.Resume of the hub's listeners, and asks Config.Admit within one
+// is for LinkOptions.Resume of the hub's listeners, and calls Config.Admit, within one
 // second.
 func (h *Hub) MayResume(p tunnel.Peer) error {
 	node, err := h.config.Identify(p)
@@ -47,7 +47,7 @@ func (h *Hub) MayResume(p tunnel.Peer) error {
 	return h.mayBe(ctx, node, p)
 }
 
-// mayBe asks Config.Admit. A refusal wraps Denied, or the code that Admit returned.
+// mayBe calls Config.Admit. A refusal wraps Denied, or the code that Admit returned.
 func (h *Hub) mayBe(ctx context.Context, node string, p tunnel.Peer) error {
 	if h.config.Admit == nil {
 		return nil
@@ -60,8 +60,8 @@ func (h *Hub) mayBe(ctx context.Context, node string, p tunnel.Peer) error {
 	return fmt.Errorf("%w: %w", tunnel.Denied, err)
 }
 
-// Refuse is a refusal that Config.Admit may return: the agent is told code and text,
-// and to come back after a time.
+// Refuse is a refusal that Config.Admit may return. The agent gets code, text and the delay
+// of its next attempt.
 func Refuse(code tunnel.Code, after time.Duration, text string) error {
 	return &refusal{code, after, text}
 }

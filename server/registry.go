@@ -49,7 +49,7 @@ type member struct {
 
 	// The registry's mu guards the following.
 	demoted bool // a newer session gets the dials and this one continues
-	parting bool // the agent is asked to close it: it gets no dials again
+	parting bool // the agent was requested to close it: it gets no dials again
 }
 
 // turnLocked records whether m gets dials, and wakes the goroutine that serves it.
@@ -148,7 +148,7 @@ type seat struct {
 	// there is the newest session of the node before the new one; nil if there was none.
 	there *member
 	gone  *absence // if it had one
-	// waits says that the session would replace another one and that its agent must answer
+	// waits reports that the session would replace another one and that its agent must answer
 	// first.
 	waits bool
 	// dismissed are the sessions that were replaced, and demoted is the one that gets no
@@ -296,7 +296,7 @@ func (e *entry) promoteLocked() *member {
 	return best
 }
 
-// part reports whether the agent may be asked to close m, which has no open stream, because
+// part reports whether the agent may be requested to close m, which has no open stream, because
 // another session gets the dials. From then on m gets no dials again.
 func (r *registry) part(m *member) bool {
 	r.mu.Lock()

@@ -36,7 +36,7 @@ func (h *Hub) session(ctx context.Context, s tunnel.Session) {
 }
 
 // receive does the handshake of s. It returns nil if that failed, which it has logged and
-// told the agent.
+// answered.
 func (h *Hub) receive(ctx context.Context, s tunnel.Session) *member {
 	began := time.Now()
 	claimed, _ := h.config.Identify(s.Peer()) // repeated, and its error handled, below
@@ -79,7 +79,7 @@ func (h *Hub) bury(m *member, err error) {
 	h.metrics.ended.WithLabelValues(m.transport, tunnel.CodeOf(err).Name()).Inc()
 	said := "node disconnected"
 	if m.waits {
-		said = "session ended before its agent had answered"
+		said = "session ended before its agent answered"
 	}
 	m.logTo(h).Info(said, "after", time.Since(m.since).Round(time.Millisecond), "reason", err)
 }
@@ -94,7 +94,7 @@ func (m *member) logTo(h *Hub) *slog.Logger {
 	return h.log.With("addr", m.addr.String(), "node", m.node, "session", m.id)
 }
 
-// settle registers m after its agent has answered. The error says why it is refused.
+// settle registers m after its agent has answered. The error is the reason of a refusal.
 func (h *Hub) settle(ctx context.Context, m *member) error {
 	ctx, cancel := context.WithTimeout(ctx, helloTimeout)
 	defer cancel()
@@ -257,7 +257,7 @@ func dismiss(members []*member, why error) {
 	}
 }
 
-// refuse counts the refusal, tells the agent and closes the session.
+// refuse counts the refusal, sends it to the agent and closes the session.
 func (h *Hub) refuse(g *tunnel.Greeting, err error) {
 	h.metrics.refused.WithLabelValues(tunnel.CodeOf(err).Name()).Inc()
 	if rerr := g.Refuse(tunnel.GoodbyeOf(err)); rerr != nil {
@@ -287,7 +287,7 @@ func (h *Hub) handOver(ctx context.Context, m *member, r *tunnel.Request) {
 	defer cancel()
 	s, err := r.Accept()
 	if err != nil {
-		return // the opener is gone
+		return // the opener has ended it
 	}
 	c := h.track(m, openerAgent, s, m.addr)
 	if err := h.config.API(ctx, c); err != nil {

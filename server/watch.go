@@ -63,7 +63,7 @@ func (e *engagement) end(err error) error {
 
 // A vigil has the events that watch waits for.
 type vigil struct {
-	told     bool            // the agent was told that the server leaves
+	told     bool            // the agent was notified that the server leaves
 	leaving  <-chan struct{} // nil once the agent announced it
 	idle     <-chan struct{} // nil until the session ends with its last stream
 	ending   error
@@ -121,7 +121,7 @@ func (h *Hub) answered(ctx context.Context, m *member, v *vigil) (over bool, err
 	return false, nil
 }
 
-// dismissed tells the agent why its session ends.
+// dismissed sends the agent the reason why its session ends.
 func (h *Hub) dismissed(m *member, why error) error {
 	h.hangUp(m, why)
 	return why
@@ -178,7 +178,7 @@ func (h *Hub) part(ctx context.Context, m *member, why error) (idle <-chan struc
 	return nil, true
 }
 
-// drain tells the agent, waits until the streams that the hub dialed have ended, at most
+// drain notifies the agent, waits until the streams that the hub dialed have ended, at most
 // until the deadline, and closes the session. It returns why the session ended if it ended
 // before.
 func (h *Hub) drain(m *member, ended <-chan error) error {
