@@ -44,7 +44,7 @@ type transportOptions struct {
 func (o *transportOptions) addFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.transport, "transport", qmux.Name, "how to reach the server: qmux, whose streams outlive their connection; quic (over UDP), yamux or h2 as their libraries are; ssh: no tunnel, the server comes through this node's sshd (deprecated)")
 	o.flags.Add(f)
-	f.BoolVar(&o.metered, "metered", false, "save bytes: the tunnel asks for signs of life ever more rarely (status and lease have flags of their own)")
+	f.BoolVar(&o.metered, "metered", false, "save bytes: the tunnel sends keepalives ever more rarely (status and lease have flags of their own)")
 }
 
 // check refuses what cannot work, naming the flag or the variable.

@@ -99,7 +99,7 @@ func newDiag() *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVar(&output, "output", "", "file to write, which must not be there (default hawser-diag-TIME.tar.gz)")
-	cmd.Flags().StringSliceVar(&nodes, "node", nil, fmt.Sprintf("nodes to ask by themselves, at most %d (default those that explain fleet names as broken)", diagNodes))
+	cmd.Flags().StringSliceVar(&nodes, "node", nil, fmt.Sprintf("nodes to gather from, at most %d (default those that explain fleet names as broken)", diagNodes))
 	kubeconfigFlag(cmd, &kubeconfig)
 	return cmd
 }

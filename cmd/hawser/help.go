@@ -67,8 +67,8 @@ var groups = []struct {
 	commands []string
 }{
 	{cobra.Group{ID: "run", Title: "Run a cluster:"}, []string{"up", "server", "demo"}},
-	{cobra.Group{ID: "operate", Title: "Operate a cluster:"}, []string{"explain", "kubeconfig", "kubectl", "manifest", "node", "ssh", "token", "top"}},
-	{cobra.Group{ID: "measure", Title: "Measure:"}, []string{"bench", "fleet"}},
+	{cobra.Group{ID: "operate", Title: "Operate a cluster:"}, []string{"diag", "explain", "kubeconfig", "kubectl", "manifest", "node", "ssh", "token", "top"}},
+	{cobra.Group{ID: "measure", Title: "Measure, simulate and break:"}, []string{"bench", "fleet", "lab"}},
 }
 
 // addHelp sorts the commands of root into groups and adds the topics, which cobra lists under

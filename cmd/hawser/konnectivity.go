@@ -88,7 +88,7 @@ func aliasHelp() string {
 			fmt.Fprintf(&b, "  --%-22s --%s\n", a.name, a.ours)
 		}
 	}
-	b.WriteString("Its other flags have no counterpart, and the server says why when it is given one.")
+	b.WriteString("Its other flags have no counterpart: one of them is an error that says why.")
 	return b.String()
 }
 

@@ -92,7 +92,7 @@ func (o *serverOptions) addPlaceFlags(f *pflag.FlagSet) {
 }
 
 func (o *serverOptions) addTunnelFlags(f *pflag.FlagSet) {
-	f.DurationVar(&o.takeBack, "take-back-after", server.DefaultTakeBack, "how long an agent whose node another one has taken over is turned away once that one is gone; a minute at most if it has said goodbye")
+	f.DurationVar(&o.takeBack, "take-back-after", server.DefaultTakeBack, "how long an agent is refused whose node another agent has taken over, from the end of that one's session; a minute at most if that one was stopped")
 }
 
 func (o *serverOptions) addAPIFlags(f *pflag.FlagSet) {

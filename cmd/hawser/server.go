@@ -49,7 +49,7 @@ func newServer() *cobra.Command {
 		Use:   "server",
 		Short: "Run the tunnel hub, the API server and the controllers",
 		Long: "Runs the tunnel hub, the API server and the controllers. " +
-			"SIGTERM and hawser server drain have it\nhand over what it does and end; a second signal ends it at once.\n\n" + aliasHelp(),
+			"On SIGTERM, and by\nhawser server drain, it hands its work over and ends; a second signal ends it at once.\n\n" + aliasHelp(),
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			log := setup.NewLogger(o.logFormat, o.verbosity)

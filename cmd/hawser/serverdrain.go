@@ -27,10 +27,10 @@ func newServerDrain() *cobra.Command {
 	var dir string
 	cmd := &cobra.Command{
 		Use:   "drain",
-		Short: "Have the server of a data directory hand over what it does and end, and wait for that",
-		Long: "Sends the server of --data-dir, on this machine, what SIGTERM is, and waits until it has ended. The server fails /readyz,\n" +
-			"its agents have sessions with their other servers, and only then takes it no more connections. Requests are\n" +
-			"answered, and streams have --graceful-shutdown-timeout of the server to end.",
+		Short: "Have the server of a data directory hand its work over and end, and wait for that",
+		Long: "Sends SIGTERM to the server of --data-dir on this machine and waits until it has ended. The server fails /readyz and\n" +
+			"has its agents begin sessions with their other servers. Only then it takes no more connections. It answers the\n" +
+			"requests that it has, and streams have its --graceful-shutdown-timeout to end.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return drainServer(cmd.Context(), cmd.OutOrStdout(), dir)

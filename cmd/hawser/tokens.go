@@ -31,7 +31,7 @@ import (
 func newTokenList() *cobra.Command {
 	var kubeconfig string
 	list := &cobra.Command{
-		Use: "list", Short: "List the tokens by their ids, the part before the dot; nobody is shown their secrets",
+		Use: "list", Short: "List the tokens by their ids, the part before the dot, without their secrets",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return withClient(cmd.Context(), kubeconfig, func(ctx context.Context, client kubernetes.Interface, _ *rest.Config) error {

@@ -17,7 +17,7 @@ func newUp() *cobra.Command {
 		Long: "Runs a server and some nodes on this machine, each a process of its own, until Ctrl-C.\n" +
 			"With --netns each node is in a network namespace behind a NAT, where nothing can reach it.\n" +
 			"Log and process id of each are in DIR; a second run with the same DIR finds the same cluster.\n" +
-			"A disk that is nearly full is no disk pressure here: other things than pods are on it.",
+			"Its nodes report no disk pressure: the disk of this machine has more on it than pods.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			cfg.out = cmd.OutOrStdout()
