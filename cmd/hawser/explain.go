@@ -37,7 +37,7 @@ const (
 
 func newExplain() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "explain", Short: "Say what is wrong with a node, the fleet or a dial",
+		Use: "explain", SuggestFor: []string{"status"}, Short: "Say what is wrong with a node, the fleet or a dial",
 		// Without these two a subcommand that does not exist would print the help
 		// and succeed.
 		Args: cobra.NoArgs,

@@ -70,8 +70,12 @@ func kubectlOptions(streams genericiooptions.IOStreams, args []string) cmd.Kubec
 	}
 }
 
-// kubectlVerb is the command of kubectl that is called name, or nothing.
-func kubectlVerb(name string) string {
+// otherCommand is a command of that name that is none of hawser's: a program, or one of
+// kubectl's; or nothing.
+func otherCommand(name string) string {
+	if name == "agent" || name == "ccm" {
+		return "hawser-" + name
+	}
 	for _, c := range cmd.NewKubectlCommand(kubectlOptions(genericiooptions.NewTestIOStreamsDiscard(), nil)).Commands() {
 		if c.Name() == name || slices.Contains(c.Aliases, name) {
 			return "hawser kubectl " + name

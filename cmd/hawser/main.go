@@ -26,7 +26,7 @@ func main() {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := setup.Execute(ctx, newRoot(), kubectlVerb); err != nil {
+	if err := setup.Execute(ctx, newRoot(), otherCommand); err != nil {
 		fmt.Fprintln(os.Stderr, "hawser: "+err.Error())
 		os.Exit(1)
 	}

@@ -33,7 +33,7 @@ const apiTimeout = 30 * time.Second
 
 func newToken() *cobra.Command {
 	token := &cobra.Command{
-		Use: "token", Short: "Join tokens for nodes",
+		Use: "token", SuggestFor: []string{"join"}, Short: "Join tokens for nodes",
 		// Without these two a subcommand that does not exist would print the help
 		// and succeed.
 		Args: cobra.NoArgs,

@@ -12,7 +12,7 @@ import (
 func newUp() *cobra.Command {
 	cfg := clusterConfig{}
 	cmd := &cobra.Command{
-		Use:   "up",
+		Use: "up", SuggestFor: []string{"init", "start"},
 		Short: "Run a server and some nodes on this machine until Ctrl-C",
 		Long: "Runs a server and some nodes on this machine, each a process of its own, until Ctrl-C.\n" +
 			"With --netns each node is in a network namespace behind a NAT, where nothing can reach it.\n" +

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"unicode"
 
@@ -29,12 +30,17 @@ func Execute(ctx context.Context, root *cobra.Command, elsewhere func(name strin
 		return fmt.Errorf("%w%s", err, meant(cmd, "--", Near(flagsOf(cmd), flag.GetSpecifiedName())))
 	case scan(err, &command, &parent):
 		there := Near(commandsOf(cmd), command)
+		if len(there) == 0 {
+			there = suggestedFor(cmd, command)
+		}
 		if len(there) == 0 && elsewhere != nil {
 			if other := elsewhere(command); other != "" {
 				return fmt.Errorf("%w; did you mean %q?", err, other)
 			}
 		}
 		return fmt.Errorf("%w%s", err, meant(cmd, parent+" ", there))
+	case strings.HasPrefix(err.Error(), "accepts "): // cobra's error of a number of arguments has no type
+		return fmt.Errorf("%w; usage: %s", err, cmd.UseLine())
 	}
 	return err
 }
@@ -82,6 +88,16 @@ func flagsOf(cmd *cobra.Command) (names []string) {
 			names = append(names, f.Name)
 		}
 	})
+	return names
+}
+
+// suggestedFor are the commands that name another one's name, as in SuggestFor.
+func suggestedFor(cmd *cobra.Command, name string) (names []string) {
+	for _, c := range cmd.Commands() {
+		if slices.Contains(c.SuggestFor, name) {
+			names = append(names, c.Name())
+		}
+	}
 	return names
 }
 

@@ -17,6 +17,8 @@ func TestExecute(t *testing.T) {
 		`unknown command "serve" for "ship"; did you mean ship server?`:                          {"serve"},
 		`unknown command "zzz" for "ship"; see ship --help`:                                      {"zzz"},
 		`unknown command "get" for "ship"; did you mean "ship kubectl get"?`:                     {"get"},
+		`unknown command "status" for "ship"; did you mean ship top?`:                            {"status"},
+		`accepts 1 arg(s), received 0; usage: ship drain NAME [flags]`:                           {"drain"},
 		`unknown command "secret" for "ship"; see ship --help`:                                   {"secret"},
 		`unknown flag: --namspace; did you mean --namespace?`:                                    {"node", "list", "--namspace", "x"},
 		`unknown flag: --nothing-like-it; see ship node list --help`:                             {"node", "list", "--nothing-like-it"},
@@ -30,7 +32,7 @@ func TestExecute(t *testing.T) {
 		list.Flags().String("namespace", "", "")
 		list.Flags().Int("count", 0, "")
 		node.AddCommand(list)
-		root.AddCommand(node, &cobra.Command{Use: "top", RunE: run}, &cobra.Command{Use: "server", RunE: run}, &cobra.Command{Use: "secrets", Hidden: true, RunE: run})
+		root.AddCommand(node, &cobra.Command{Use: "top", SuggestFor: []string{"status"}, RunE: run}, &cobra.Command{Use: "drain NAME", Args: cobra.ExactArgs(1), RunE: run}, &cobra.Command{Use: "server", RunE: run}, &cobra.Command{Use: "secrets", Hidden: true, RunE: run})
 		root.SetArgs(args)
 		root.SetOut(io.Discard)
 		err := Execute(t.Context(), root, func(name string) string {
