@@ -9,6 +9,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/hawser-project/hawser/tunnel"
 )
 
@@ -60,12 +62,13 @@ func Dial(ctx context.Context, addr, alpn string, below func(net.Conn) net.Conn,
 }
 
 // NetDialer makes TCP connections without TCP keepalive: transports have their own. If small
-// is set neither end sends packets above 1280 bytes, on systems that can limit them.
+// is set neither end sends packets above 1280 bytes.
 func NetDialer(small bool) *net.Dialer {
 	d := &net.Dialer{KeepAliveConfig: net.KeepAliveConfig{Enable: false}, KeepAlive: -1}
 	if small {
 		d.Control = func(_, _ string, c syscall.RawConn) error {
-			return c.Control(func(fd uintptr) { limitSegments(int(fd), smallSegment) })
+			// Set before the connection is made, it holds for both ends (RFC 9293, 3.7.1).
+			return c.Control(func(fd uintptr) { setTCP(int(fd), unix.TCP_MAXSEG, smallSegment) })
 		}
 	}
 	return d

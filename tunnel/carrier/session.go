@@ -210,7 +210,7 @@ func (c *Conn) Close() error {
 		c.mu.Lock()
 		c.silence = time.Since(c.lastRead)
 		c.mu.Unlock()
-		if tcp := TCPBelow(c.Conn); tcp != nil {
+		if tcp := tcpBelow(c.Conn); tcp != nil {
 			force := time.AfterFunc(forceClose, func() { _ = tcp.Close() })
 			defer force.Stop()
 		}

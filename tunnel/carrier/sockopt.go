@@ -3,9 +3,14 @@
 package carrier
 
 import (
+	"errors"
 	"fmt"
 	"net"
+	"os"
+	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/hawser-project/hawser/tunnel"
 )
@@ -34,11 +39,14 @@ func tune(c net.Conn, o tunnel.Options) {
 	if name == "" || name == congestionAuto {
 		name = preferredCongestion
 	}
-	onTCP(c, func(tcp *net.TCPConn, fd int) {
-		// If one of these fails the connection is slower, or broken, which its user notices.
-		_ = tcp.SetNoDelay(true)
-		_ = tcp.SetKeepAlive(false) // transports have their own
-		tuneSocket(fd)
+	onTCP(c, func(fd int) {
+		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_KEEPALIVE, 0) // transports have their own
+		setTCP(fd, unix.TCP_NODELAY, 1)
+		setTCP(fd, unix.TCP_NOTSENT_LOWAT, notSentLowat)
+		setTCP(fd, unix.TCP_USER_TIMEOUT, int(userTimeout.Milliseconds()))
+		// A sender of little data, such as heartbeats beside a download on a thin link,
+		// retransmits at a constant interval up to six times before the interval doubles.
+		setTCP(fd, unix.TCP_THIN_LINEAR_TIMEOUTS, 1)
 		if name == congestionSystem {
 			return
 		}
@@ -48,26 +56,43 @@ func tune(c net.Conn, o tunnel.Options) {
 	})
 }
 
+// setTCP sets an option of TCP. If that fails the kernel is older than the option, or the
+// connection is broken, which its user notices.
+func setTCP(fd, option, value int) { _ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, option, value) }
+
+func setCongestion(fd int, name string) error {
+	return unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, name)
+}
+
 // checkCongestion fails if this process may not use the congestion control of that name.
 func checkCongestion(name string) error {
 	if name == "" || name == congestionAuto || name == congestionSystem {
 		return nil
 	}
-	if err := tryCongestion(name); err != nil {
-		return fmt.Errorf("congestion control %q: %w", name, err)
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if errors.Is(err, unix.EAFNOSUPPORT) {
+		fd, err = unix.Socket(unix.AF_INET6, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	}
+	if err != nil {
+		return fmt.Errorf("congestion control %q: open a socket: %w", name, err)
+	}
+	defer func() { _ = unix.Close(fd) }() // it was only used to ask
+	if err := setCongestion(fd, name); err != nil {
+		allowed, _ := os.ReadFile("/proc/sys/net/ipv4/tcp_allowed_congestion_control") // the error is complete without it
+		return fmt.Errorf("congestion control %q: %w: the kernel allows auto, system and %s", name, err, strings.TrimSpace(string(allowed)))
 	}
 	return nil
 }
 
 // LimitUnsent bounds the unsent bytes that the TCP connection that c is or wraps holds, if
-// there is one and the system supports it.
+// there is one.
 func LimitUnsent(c net.Conn, bytes int) {
-	onTCP(c, func(_ *net.TCPConn, fd int) { setUnsent(fd, bytes) })
+	onTCP(c, func(fd int) { setTCP(fd, unix.TCP_NOTSENT_LOWAT, bytes) })
 }
 
-// QuickAck makes the system acknowledge at once what the TCP connection that c is or wraps
-// has received, if there is one and the system supports it.
-func QuickAck(c net.Conn) { onTCP(c, func(_ *net.TCPConn, fd int) { quickAck(fd) }) }
+// QuickAck makes the kernel acknowledge at once what the TCP connection that c is or wraps
+// has received, if there is one.
+func QuickAck(c net.Conn) { onTCP(c, func(fd int) { setTCP(fd, unix.TCP_QUICKACK, 1) }) }
 
 // Acknowledges says whether the peer of the TCP connection that c is or wraps has
 // acknowledged something within d: then the path works, even if it is slow. False if that
@@ -91,7 +116,7 @@ func Stuck(c net.Conn, d time.Duration) bool {
 	return ok && info.outstanding && info.ago >= d
 }
 
-// An acknowledgement is what the system knows of the peer's.
+// An acknowledgement is what the system knows of the peer's (tcp(7), TCP_INFO).
 type acknowledgement struct {
 	outstanding bool          // sent data is unacknowledged
 	unsent      bool          // data waits to be sent
@@ -99,24 +124,29 @@ type acknowledgement struct {
 }
 
 func acknowledged(c net.Conn) (info acknowledgement, ok bool) {
-	onTCP(c, func(_ *net.TCPConn, fd int) { info, ok = acknowledgementOf(fd) })
+	onTCP(c, func(fd int) {
+		tcp, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
+		if ok = err == nil; ok {
+			info = acknowledgement{tcp.Unacked > 0, tcp.Notsent_bytes > 0, time.Duration(tcp.Last_ack_recv) * time.Millisecond}
+		}
+	})
 	return info, ok
 }
 
-// onTCP calls f with the TCP connection that c is or wraps and its file descriptor, if there
-// is one that is not closed.
-func onTCP(c net.Conn, f func(tcp *net.TCPConn, fd int)) {
-	tcp := TCPBelow(c)
+// onTCP calls f with the file descriptor of the TCP connection that c is or wraps, if there is
+// one that is not closed.
+func onTCP(c net.Conn, f func(fd int)) {
+	tcp := tcpBelow(c)
 	if tcp == nil {
 		return
 	}
 	if raw, err := tcp.SyscallConn(); err == nil {
-		_ = raw.Control(func(fd uintptr) { f(tcp, int(fd)) }) // an error means that f was not called
+		_ = raw.Control(func(fd uintptr) { f(int(fd)) }) // an error means that f was not called
 	}
 }
 
-// TCPBelow finds the TCP connection that c is or wraps; nil if there is none.
-func TCPBelow(c net.Conn) *net.TCPConn {
+// tcpBelow finds the TCP connection that c is or wraps; nil if there is none.
+func tcpBelow(c net.Conn) *net.TCPConn {
 	for range 8 { // connections are wrapped less often than that
 		switch x := c.(type) {
 		case *net.TCPConn:

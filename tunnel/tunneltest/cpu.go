@@ -1,5 +1,3 @@
-//go:build unix
-
 // What the process has cost so far.
 
 package tunneltest

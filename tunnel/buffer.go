@@ -1,8 +1,6 @@
 // Sockets that are read and written without blocking, so that a reader needs no memory while
 // it waits.
 
-//go:build unix
-
 package tunnel
 
 import (
