@@ -17,7 +17,6 @@ import (
 	"time"
 
 	"github.com/hawser-project/hawser/tunnel"
-	"github.com/hawser-project/hawser/tunnel/memnet"
 	"github.com/hawser-project/hawser/tunnel/tunneltest"
 )
 
@@ -34,7 +33,7 @@ type welcomed struct {
 type servers struct {
 	t        *testing.T
 	exchange tunneltest.Exchange
-	net      memnet.Network // targets
+	net      tunneltest.Network // targets
 	sessions chan *welcomed
 	decision func(n int, h tunnel.Hello) error // of the nth greeting, from 1
 	group    sync.WaitGroup

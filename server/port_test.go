@@ -18,6 +18,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/hawser-project/hawser/tunnel/memnet"
+	"github.com/hawser-project/hawser/tunnel/tunneltest"
 )
 
 // protocol is a transport's (RFC 7301).
@@ -114,9 +115,9 @@ func FuzzPeekHello(f *testing.F) {
 }
 
 // runPort runs a Port on a network in memory.
-func runPort(t *testing.T, c PortConfig) (*Port, *memnet.Network) {
+func runPort(t *testing.T, c PortConfig) (*Port, *tunneltest.Network) {
 	t.Helper()
-	n := new(memnet.Network)
+	n := new(tunneltest.Network)
 	var err error
 	if c.Protocols == nil {
 		c.Protocols = []string{protocol}
@@ -139,7 +140,7 @@ func runPort(t *testing.T, c PortConfig) (*Port, *memnet.Network) {
 	return p, n
 }
 
-func dial(t *testing.T, n *memnet.Network, say []byte) net.Conn {
+func dial(t *testing.T, n *tunneltest.Network, say []byte) net.Conn {
 	t.Helper()
 	c, err := n.Dial(t.Context(), "tcp", "port")
 	if err != nil {
@@ -247,7 +248,7 @@ func TestSlowHellos(t *testing.T) {
 
 func TestPortShutsDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := new(memnet.Network)
+		n := new(tunneltest.Network)
 		l, err := n.Listen(t.Context(), "tcp", "port")
 		if err != nil {
 			t.Fatal(err)

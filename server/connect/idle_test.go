@@ -19,13 +19,14 @@ import (
 
 	"github.com/hawser-project/hawser/server/internal/fronts"
 	"github.com/hawser-project/hawser/tunnel/memnet"
+	"github.com/hawser-project/hawser/tunnel/tunneltest"
 )
 
 // A realServer is a front end on a network in memory.
 type realServer struct {
 	*Server
 	t   *testing.T
-	net memnet.Network
+	net tunneltest.Network
 	log strings.Builder
 }
 

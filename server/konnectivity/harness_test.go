@@ -21,6 +21,7 @@ import (
 
 	"github.com/hawser-project/hawser/tunnel"
 	"github.com/hawser-project/hawser/tunnel/memnet"
+	"github.com/hawser-project/hawser/tunnel/tunneltest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -29,7 +30,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 type harness struct {
 	*Server
 	t       *testing.T
-	net     memnet.Network
+	net     tunneltest.Network
 	log     strings.Builder // read only once all goroutines are idle
 	targets chan *memnet.Conn
 	stop    context.CancelFunc

@@ -13,16 +13,16 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	"github.com/hawser-project/hawser/auth/hostkeys/hostkeystest"
-	"github.com/hawser-project/hawser/tunnel/memnet"
 	"github.com/hawser-project/hawser/tunnel/overssh"
 	"github.com/hawser-project/hawser/tunnel/overssh/oversshtest"
+	"github.com/hawser-project/hawser/tunnel/tunneltest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // A lab is a network, and the host key of the sshds on it.
 type lab struct {
-	net     memnet.Network
+	net     tunneltest.Network
 	keyFile string // of the user
 	signer  ssh.Signer
 	host    ssh.PublicKey

@@ -25,8 +25,8 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	"github.com/hawser-project/hawser/tunnel"
-	"github.com/hawser-project/hawser/tunnel/memnet"
 	"github.com/hawser-project/hawser/tunnel/overssh/oversshtest"
+	"github.com/hawser-project/hawser/tunnel/tunneltest"
 )
 
 // A lab is a directory with keys in it, and an sshd.
@@ -34,9 +34,9 @@ type lab struct {
 	dir    string
 	user   string
 	addr   string
-	host   ssh.PublicKey   // what the sshd shows
-	net    *memnet.Network // where our own listens; nil means loopback
-	cancel func()          // ends the sshd and its connections
+	host   ssh.PublicKey       // what the sshd shows
+	net    *tunneltest.Network // where our own listens; nil means loopback
+	cancel func()              // ends the sshd and its connections
 	start  func(t testing.TB)
 	opened func(ssh.Conn) // called by our own with each connection
 }

@@ -20,13 +20,14 @@ import (
 
 	"github.com/hawser-project/hawser/tunnel"
 	"github.com/hawser-project/hawser/tunnel/memnet"
+	"github.com/hawser-project/hawser/tunnel/tunneltest"
 )
 
 // inBubble runs f with a server in memory that answers channels with serve.
 func inBubble(t *testing.T, serve func(context.Context, ssh.NewChannel), f func(t *testing.T, cfg config)) {
 	l := newLab(t)
 	synctest.Test(t, func(t *testing.T) {
-		l.net, l.addr = new(memnet.Network), "sshd:22"
+		l.net, l.addr = new(tunneltest.Network), "sshd:22"
 		startOwn(t, l, serve)
 		cfg := l.config(t)
 		f(t, cfg)
@@ -303,7 +304,7 @@ func TestLinger(t *testing.T) {
 func TestNoChannelsFromNodes(t *testing.T) {
 	l := newLab(t)
 	synctest.Test(t, func(t *testing.T) {
-		l.net, l.addr = new(memnet.Network), "sshd:22"
+		l.net, l.addr = new(tunneltest.Network), "sshd:22"
 		refused := make(chan error, 1)
 		l.opened = func(c ssh.Conn) {
 			_, _, err := c.OpenChannel("forwarded-tcpip", nil)
@@ -322,7 +323,7 @@ func TestNoChannelsFromNodes(t *testing.T) {
 func TestSilentHandshake(t *testing.T) {
 	l := newLab(t)
 	synctest.Test(t, func(t *testing.T) {
-		l.net, l.addr = new(memnet.Network), "sshd:22"
+		l.net, l.addr = new(tunneltest.Network), "sshd:22"
 		ln, err := l.net.Listen(t.Context(), "mem", l.addr)
 		if err != nil {
 			t.Fatal(err)
