@@ -119,7 +119,7 @@ func (c *Control) Answered() <-chan struct{} { return c.answered }
 
 // Drain tells the peer that this end is about to stop, and to open no more streams here.
 func (c *Control) Drain(code Code, text string) error {
-	if err := c.write(&noteFrame{k: kindDrain, code: code, text: clip(text)}); err != nil {
+	if err := c.write(frame{kind: kindDrain, code: code, text: clip(text)}); err != nil {
 		return fmt.Errorf("announce drain: %w", err)
 	}
 	return nil
@@ -138,7 +138,7 @@ func (c *Control) HangUp(why *Goodbye) error {
 func (c *Control) Part(ctx context.Context, why *Goodbye) error {
 	select {
 	case c.writing <- struct{}{}:
-		if c.writeWithin(&noteFrame{k: kindGoodbye, code: why.Code, retry: why.Retry, text: clip(why.Text)}, hangUpTime) == nil {
+		if c.writeWithin(frame{kind: kindGoodbye, code: why.Code, retry: why.Retry, text: clip(why.Text)}, hangUpTime) == nil {
 			select {
 			case <-c.session.Context().Done():
 			case <-ctx.Done():
@@ -192,7 +192,7 @@ func (c *Control) Run(ctx context.Context, rtt func(time.Duration)) error {
 func (c *Control) ping(ctx context.Context) error {
 	if now := time.Now(); now.Sub(c.sent) >= c.welcome.interval {
 		c.number, c.sent = c.number+1, now
-		if err := c.write(&beatFrame{k: kindPing, number: c.number}); err != nil {
+		if err := c.write(frame{kind: kindPing, number: c.number}); err != nil {
 			return err
 		}
 	}
@@ -205,11 +205,11 @@ func (c *Control) ping(ctx context.Context) error {
 
 // handle handles a frame.
 func (c *Control) handle(f frame, report func(time.Duration)) error {
-	switch f := f.(type) {
-	case *beatFrame:
+	switch f.kind {
+	case kindPing, kindPong:
 		c.answeredOnce.Do(func() { close(c.answered) })
-		if f.k == kindPing {
-			return c.write(&beatFrame{k: kindPong, number: f.number})
+		if f.kind == kindPing {
+			return c.write(frame{kind: kindPong, number: f.number})
 		}
 		if f.number == c.number { // a pong of an older ping says nothing
 			rtt := time.Since(c.sent)
@@ -219,14 +219,13 @@ func (c *Control) handle(f frame, report func(time.Duration)) error {
 			}
 		}
 		return nil
-	case *noteFrame:
-		if f.k == kindGoodbye {
-			return f.goodbye()
-		}
+	case kindGoodbye:
+		return f.goodbye()
+	case kindDrain:
 		c.drainingOnce.Do(func() { close(c.draining) })
 		return nil
 	default:
-		return fmt.Errorf("%w: kind %d on the control stream", ErrFrame, f.kind())
+		return fmt.Errorf("%w: kind %d on the control stream", ErrFrame, f.kind)
 	}
 }
 
@@ -286,29 +285,29 @@ func Greet(ctx context.Context, s Session, h Hello) (*Control, Welcome, error) {
 	if err != nil {
 		return nil, Welcome{}, fmt.Errorf("open control stream: %w", goodbyeIn(err))
 	}
-	f, err := exchange(ctx, st, (*helloFrame)(&h))
+	f, err := exchange(ctx, st, &frame{kind: kindHello, hello: h})
 	if err != nil {
 		return nil, Welcome{}, fmt.Errorf("greet server: %w", goodbyeIn(err))
 	}
-	switch f := f.(type) {
-	case *welcomeFrame:
-		w := Welcome(*f).bounded()
+	switch f.kind {
+	case kindWelcome:
+		w := f.welcome.bounded()
 		return newControl(s, st, w), w, nil
-	case *noteFrame:
-		abortQuietly(st)
-		return nil, Welcome{}, f.goodbye()
+	case kindGoodbye, kindDrain:
+		err = f.goodbye()
 	default:
-		abortQuietly(st)
-		return nil, Welcome{}, fmt.Errorf("greet server: %w: kind %d in place of a welcome", ErrFrame, f.kind())
+		err = fmt.Errorf("greet server: %w: kind %d in place of a welcome", ErrFrame, f.kind)
 	}
+	abortQuietly(st)
+	return nil, Welcome{}, err
 }
 
 // exchange writes out, unless that is nil, and reads a frame, within the bounds of ctx. On
 // error the stream is aborted.
-func exchange(ctx context.Context, st Stream, out frame) (in frame, err error) {
+func exchange(ctx context.Context, st Stream, out *frame) (in frame, err error) {
 	err = within(ctx, st, func() error {
 		if out != nil {
-			if err = writeFrame(st, out); err != nil {
+			if err = writeFrame(st, *out); err != nil {
 				return err
 			}
 		}
@@ -340,12 +339,11 @@ func Await(ctx context.Context, s Session) (*Greeting, error) {
 	if err != nil {
 		return nil, fmt.Errorf("await hello: %w", err)
 	}
-	h, ok := f.(*helloFrame)
-	if !ok {
+	if f.kind != kindHello {
 		abortQuietly(st)
-		return nil, fmt.Errorf("await hello: %w: kind %d in place of a hello", ErrFrame, f.kind())
+		return nil, fmt.Errorf("await hello: %w: kind %d in place of a hello", ErrFrame, f.kind)
 	}
-	return &Greeting{Hello: Hello(*h), session: s, stream: st}, nil
+	return &Greeting{Hello: f.hello, session: s, stream: st}, nil
 }
 
 // Control is this end of the control stream. Its Welcome, which sends w, or HangUp must be
@@ -360,7 +358,7 @@ func (g *Greeting) Control(w Welcome) *Control {
 
 // Welcome sends the welcome. The accepting end calls it once, before Run.
 func (c *Control) Welcome() error {
-	if err := c.write((*welcomeFrame)(&c.welcome)); err != nil {
+	if err := c.write(frame{kind: kindWelcome, welcome: c.welcome}); err != nil {
 		return fmt.Errorf("welcome agent: %w", err)
 	}
 	return nil

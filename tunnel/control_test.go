@@ -25,7 +25,7 @@ func TestPong(t *testing.T) {
 	c.number, c.sent = 2, time.Now().Add(-time.Hour)
 	for number, tells := range map[uint64]bool{1: false, 2: true, 3: false} {
 		told := false
-		if err := c.handle(&beatFrame{k: kindPong, number: number}, func(rtt time.Duration) { told = rtt >= time.Hour }); err != nil || told != tells {
+		if err := c.handle(frame{kind: kindPong, number: number}, func(rtt time.Duration) { told = rtt >= time.Hour }); err != nil || told != tells {
 			t.Errorf("pong %d: %v, told %t", number, err, told)
 		}
 	}

@@ -50,9 +50,10 @@ func (d Dial) Connect(ctx context.Context, s Session) (Stream, error) {
 	if err != nil {
 		return nil, NewDialError(d.name(), contextCause(ctx, err))
 	}
-	f, err := exchange(ctx, st, d.frame(ctx))
+	dial := d.frame(ctx)
+	answer, err := exchange(ctx, st, &dial)
 	if err == nil {
-		err = d.answered(f)
+		err = d.answered(answer)
 	}
 	if err != nil {
 		return nil, d.failed(st, err)
@@ -61,8 +62,8 @@ func (d Dial) Connect(ctx context.Context, s Session) (Stream, error) {
 }
 
 // frame is the dial frame, with the time that ctx leaves.
-func (d Dial) frame(ctx context.Context) *dialFrame {
-	f := &dialFrame{network: d.Network, addr: d.Addr, meta: d.Meta}
+func (d Dial) frame(ctx context.Context) frame {
+	f := frame{kind: kindDial, network: d.Network, addr: d.Addr, meta: d.Meta}
 	if deadline, ok := ctx.Deadline(); ok {
 		f.timeout = max(time.Until(deadline), time.Millisecond)
 	}
@@ -71,12 +72,11 @@ func (d Dial) frame(ctx context.Context) *dialFrame {
 
 // answered is the error in an answer; nil if the dial has succeeded.
 func (d Dial) answered(f frame) error {
-	a, ok := f.(*answerFrame)
 	switch {
-	case !ok:
-		return fmt.Errorf("%w: kind %d in place of an answer", ErrFrame, f.kind())
-	case a.code != 0:
-		return &DialError{Addr: d.name(), Code: a.code, Text: a.text}
+	case f.kind != kindAnswer:
+		return fmt.Errorf("%w: kind %d in place of an answer", ErrFrame, f.kind)
+	case f.code != 0:
+		return &DialError{Addr: d.name(), Code: f.code, Text: f.text}
 	default:
 		return nil
 	}
@@ -159,12 +159,11 @@ func ReadRequest(s Stream) (*Request, error) {
 		}
 		return nil, fmt.Errorf("read request: %w", err)
 	}
-	d, ok := f.(*dialFrame)
-	if !ok {
+	if f.kind != kindDial {
 		abortQuietly(s)
-		return nil, fmt.Errorf("read request: %w: kind %d in place of a dial", ErrFrame, f.kind())
+		return nil, fmt.Errorf("read request: %w: kind %d in place of a dial", ErrFrame, f.kind)
 	}
-	return &Request{Network: d.network, Addr: d.addr, Timeout: d.timeout, Meta: d.meta, stream: s}, nil
+	return &Request{Network: f.network, Addr: f.addr, Timeout: f.timeout, Meta: f.meta, stream: s}, nil
 }
 
 // RemoteAddr is the remote address of the session.
@@ -173,7 +172,7 @@ func (r *Request) RemoteAddr() net.Addr { return r.stream.RemoteAddr() }
 // Accept tells the opener that the stream is connected to its target. The caller owns the
 // stream.
 func (r *Request) Accept() (Stream, error) {
-	if err := writeFrame(r.stream, &answerFrame{}); err != nil {
+	if err := writeFrame(r.stream, frame{kind: kindAnswer}); err != nil {
 		abortQuietly(r.stream)
 		return nil, fmt.Errorf("accept %s: %w", r.Addr, err)
 	}
@@ -183,7 +182,7 @@ func (r *Request) Accept() (Stream, error) {
 // Reject tells the opener the reason and ends the stream. Text is for people and is cut to
 // 1024 bytes.
 func (r *Request) Reject(code Code, text string) error {
-	if err := writeFrame(r.stream, &answerFrame{code: cmp.Or(code, Internal), text: clip(text)}); err != nil {
+	if err := writeFrame(r.stream, frame{kind: kindAnswer, code: cmp.Or(code, Internal), text: clip(text)}); err != nil {
 		abortQuietly(r.stream)
 		return fmt.Errorf("reject %s: %w", r.Addr, err)
 	}

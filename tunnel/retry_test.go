@@ -50,7 +50,7 @@ func TestGoodbyeComesAcross(t *testing.T) {
 		48 * time.Hour:          time.Hour,
 	} {
 		sent := GoodbyeOf(fmt.Errorf("%w: %w", Busy, asking(in)))
-		b, err := appendFrame(nil, &noteFrame{k: kindGoodbye, code: sent.Code, retry: sent.Retry, text: sent.Text})
+		b, err := appendFrame(nil, frame{kind: kindGoodbye, code: sent.Code, retry: sent.Retry, text: sent.Text})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -59,7 +59,7 @@ func TestGoodbyeComesAcross(t *testing.T) {
 			t.Fatal(err)
 		}
 		for way, got := range map[string]*Goodbye{
-			"error code": GoodbyeBy(sent.ErrorCode(), sent.Text), "frame": f.(*noteFrame).goodbye(),
+			"error code": GoodbyeBy(sent.ErrorCode(), sent.Text), "frame": f.goodbye(),
 		} {
 			if after, _ := RetryAfter(got); got.Code != Busy || got.Text != sent.Text || after != want {
 				t.Errorf("%v by %s: %+v", in, way, got)

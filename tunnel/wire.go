@@ -53,113 +53,62 @@ var ErrFrame = errors.New("malformed frame")
 // most 64 bytes, values of at most 512.
 type Meta map[string]string
 
-// A frame is one of the types below.
-type frame interface {
-	kind() uint8
-	// fields makes c encode or decode the fields of the frame, in their order.
-	fields(c *codec)
+// A frame has the fields of its kind. The others are zero.
+type frame struct {
+	kind          uint8
+	network, addr string        // dial
+	timeout       time.Duration // dial
+	code          Code          // answer, goodbye, drain
+	text          string        // answer, goodbye, drain
+	retry         time.Duration // goodbye, drain
+	meta          Meta          // dial, answer
+	hello         Hello
+	welcome       Welcome
+	number        uint64 // ping, pong
 }
 
-type dialFrame struct {
-	network, addr string
-	timeout       time.Duration
-	meta          Meta
-}
-
-type answerFrame struct {
-	code Code
-	text string
-	meta Meta
-}
-
-type helloFrame Hello
-
-type welcomeFrame Welcome
-
-// A noteFrame is goodbye, which ends the session, or drain, which announces its end.
-type noteFrame struct {
-	k     uint8
-	code  Code
-	retry time.Duration
-	text  string
-}
-
-func (f *noteFrame) goodbye() *Goodbye {
-	return &Goodbye{Code: f.code, Text: f.text, Retry: min(f.retry, maxRetryAfter)}
-}
-
-// A beatFrame is a ping or a pong.
-type beatFrame struct {
-	k      uint8
-	number uint64
-}
-
-func (*dialFrame) kind() uint8    { return kindDial }
-func (*answerFrame) kind() uint8  { return kindAnswer }
-func (*helloFrame) kind() uint8   { return kindHello }
-func (*welcomeFrame) kind() uint8 { return kindWelcome }
-func (f *noteFrame) kind() uint8  { return f.k }
-func (f *beatFrame) kind() uint8  { return f.k }
-
-func (f *dialFrame) fields(c *codec) {
-	c.text("network", &f.network, 1, maxNetwork)
-	c.text("address", &f.addr, 2, maxAddr)
-	c.millis(&f.timeout)
-	c.metadata(&f.meta)
-}
-
-func (f *answerFrame) fields(c *codec) {
-	c.code(&f.code)
-	c.text("text", &f.text, 2, maxText)
-	c.metadata(&f.meta)
-}
-
-func (f *helloFrame) fields(c *codec) {
-	c.text("node name", &f.Node, 1, maxName)
-	c.number(&f.Instance, 8)
-	c.number(&f.Sequence, 8)
-	c.metadata(&f.Meta)
-}
-
-func (f *welcomeFrame) fields(c *codec) {
-	c.number(&f.Session, 8)
-	c.millis(&f.interval)
-	c.millis(&f.timeout)
-	c.metadata(&f.Meta)
-}
-
-func (f *noteFrame) fields(c *codec) {
-	c.code(&f.code)
-	c.millis(&f.retry)
-	c.text("text", &f.text, 2, maxText)
-}
-
-func (f *beatFrame) fields(c *codec) { c.number(&f.number, 8) }
-
-// newFrame is an empty frame of a kind; nil if the kind is unknown.
-func newFrame(kind uint8) frame {
-	switch kind {
+// fields makes c encode or decode the fields of f's kind, in their order.
+func (f *frame) fields(c *codec) {
+	switch f.kind {
 	case kindDial:
-		return new(dialFrame)
+		c.text("network", &f.network, 1, maxNetwork)
+		c.text("address", &f.addr, 2, maxAddr)
+		c.millis(&f.timeout)
+		c.metadata(&f.meta)
 	case kindAnswer:
-		return new(answerFrame)
+		c.code(&f.code)
+		c.text("text", &f.text, 2, maxText)
+		c.metadata(&f.meta)
 	case kindHello:
-		return new(helloFrame)
+		c.text("node name", &f.hello.Node, 1, maxName)
+		c.number(&f.hello.Instance, 8)
+		c.number(&f.hello.Sequence, 8)
+		c.metadata(&f.hello.Meta)
 	case kindWelcome:
-		return new(welcomeFrame)
+		c.number(&f.welcome.Session, 8)
+		c.millis(&f.welcome.interval)
+		c.millis(&f.welcome.timeout)
+		c.metadata(&f.welcome.Meta)
 	case kindGoodbye, kindDrain:
-		return &noteFrame{k: kind}
+		c.code(&f.code)
+		c.millis(&f.retry)
+		c.text("text", &f.text, 2, maxText)
 	case kindPing, kindPong:
-		return &beatFrame{k: kind}
+		c.number(&f.number, 8)
 	default:
-		return nil
+		c.fail("kind %d", f.kind)
 	}
+}
+
+// goodbye is the Goodbye in a frame of that kind.
+func (f *frame) goodbye() *Goodbye {
+	return &Goodbye{Code: f.code, Text: f.text, Retry: min(f.retry, maxRetryAfter)}
 }
 
 // appendFrame appends f's encoding to b. It fails if f exceeds a limit.
 func appendFrame(b []byte, f frame) ([]byte, error) {
 	start := len(b)
-	c := codec{b: append(b, wireVersion, f.kind(), 0, 0)}
+	c := codec{b: append(b, wireVersion, f.kind, 0, 0)}
 	f.fields(&c)
 	n := len(c.b) - start - headerSize
 	if n > maxBody {
@@ -202,14 +151,17 @@ func (r *frameReader) next() (frame, error) {
 			n := int(binary.BigEndian.Uint16(r.in[2:]))
 			switch {
 			case r.in[0] != wireVersion:
-				return nil, fmt.Errorf("%w: version %d, this end speaks %d", ErrFrame, r.in[0], wireVersion)
+				return frame{}, fmt.Errorf("%w: version %d, this end speaks %d", ErrFrame, r.in[0], wireVersion)
 			case n > maxBody:
-				return nil, fmt.Errorf("%w: body of %d bytes, at most %d", ErrFrame, n, maxBody)
+				return frame{}, fmt.Errorf("%w: body of %d bytes, at most %d", ErrFrame, n, maxBody)
 			}
 			if want = headerSize + n; len(r.in) == want {
-				f, err := decodeFrame(r.in[1], r.in[headerSize:])
+				f, c := frame{kind: r.in[1]}, codec{b: r.in[headerSize:], reads: true}
 				r.in = nil
-				return f, err
+				if f.fields(&c); len(c.b) > 0 {
+					c.fail("kind %d with %d bytes too many", f.kind, len(c.b))
+				}
+				return f, c.err
 			}
 		}
 		at := len(r.in)
@@ -221,24 +173,8 @@ func (r *frameReader) next() (frame, error) {
 		if errors.Is(err, io.EOF) && at > 0 {
 			err = io.ErrUnexpectedEOF
 		}
-		return nil, err
+		return frame{}, err
 	}
-}
-
-func decodeFrame(kind uint8, body []byte) (frame, error) {
-	f := newFrame(kind)
-	if f == nil {
-		return nil, fmt.Errorf("%w: kind %d", ErrFrame, kind)
-	}
-	c := codec{b: body, reads: true}
-	f.fields(&c)
-	if len(c.b) > 0 {
-		c.fail("kind %d with %d bytes too many", kind, len(c.b))
-	}
-	if c.err != nil {
-		return nil, c.err
-	}
-	return f, nil
 }
 
 // A codec encodes fields to the end of b, or decodes them from its start.

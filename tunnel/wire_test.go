@@ -15,18 +15,18 @@ import (
 func frames() map[string]frame {
 	meta := Meta{"a": "1", "b": "", "": "empty key"}
 	return map[string]frame{
-		"dial":         &dialFrame{network: "tcp", addr: "node-1:10250", timeout: 1500 * time.Millisecond, meta: meta},
-		"dial, bare":   &dialFrame{},
-		"answer":       &answerFrame{meta: meta},
-		"answer, no":   &answerFrame{code: Refused, text: "nobody home"},
-		"hello":        &helloFrame{Node: "node-1", Instance: 1<<64 - 1, Sequence: 7, Meta: meta},
-		"welcome":      &welcomeFrame{Session: 9, interval: 10 * time.Second, timeout: 30 * time.Second, Meta: meta},
-		"goodbye":      &noteFrame{k: kindGoodbye, code: Replaced, text: "a newer one"},
-		"drain":        &noteFrame{k: kindDrain, code: Draining},
-		"ping":         &beatFrame{k: kindPing, number: 5},
-		"pong":         &beatFrame{k: kindPong, number: 1 << 63},
-		"dial, full":   &dialFrame{network: strings.Repeat("n", maxNetwork), addr: strings.Repeat("a", maxAddr), timeout: (1<<32 - 1) * time.Millisecond},
-		"answer, full": &answerFrame{code: 255, text: strings.Repeat("t", maxText)},
+		"dial":         {kind: kindDial, network: "tcp", addr: "node-1:10250", timeout: 1500 * time.Millisecond, meta: meta},
+		"dial, bare":   {kind: kindDial},
+		"answer":       {kind: kindAnswer, meta: meta},
+		"answer, no":   {kind: kindAnswer, code: Refused, text: "nobody home"},
+		"hello":        {kind: kindHello, hello: Hello{Node: "node-1", Instance: 1<<64 - 1, Sequence: 7, Meta: meta}},
+		"welcome":      {kind: kindWelcome, welcome: Welcome{Session: 9, interval: 10 * time.Second, timeout: 30 * time.Second, Meta: meta}},
+		"goodbye":      {kind: kindGoodbye, code: Replaced, text: "a newer one"},
+		"drain":        {kind: kindDrain, code: Draining},
+		"ping":         {kind: kindPing, number: 5},
+		"pong":         {kind: kindPong, number: 1 << 63},
+		"dial, full":   {kind: kindDial, network: strings.Repeat("n", maxNetwork), addr: strings.Repeat("a", maxAddr), timeout: (1<<32 - 1) * time.Millisecond},
+		"answer, full": {kind: kindAnswer, code: 255, text: strings.Repeat("t", maxText)},
 	}
 }
 
@@ -48,7 +48,7 @@ func TestFramesRoundTrip(t *testing.T) {
 			}
 			for n := range b {
 				cut := frameReader{r: iotest.TimeoutReader(io.MultiReader(bytes.NewReader(b[:n]), bytes.NewReader(b[n:])))}
-				if f, err := cut.next(); f != nil || !errors.Is(err, iotest.ErrTimeout) {
+				if f, err := cut.next(); f.kind != 0 || !errors.Is(err, iotest.ErrTimeout) {
 					t.Fatalf("interrupted: %v, %v", f, err)
 				}
 				if f, err := cut.next(); err != nil || !reflect.DeepEqual(f, want) {
@@ -69,14 +69,14 @@ func TestFrameLimits(t *testing.T) {
 		many[fmt.Sprint(i)] = ""
 	}
 	for name, f := range map[string]frame{
-		"network":        &dialFrame{network: strings.Repeat("n", maxNetwork+1)},
-		"address":        &dialFrame{addr: strings.Repeat("a", maxAddr+1)},
-		"text":           &answerFrame{text: strings.Repeat("t", maxText+1)},
-		"note":           &noteFrame{k: kindDrain, text: strings.Repeat("t", maxText+1)},
-		"node":           &helloFrame{Node: strings.Repeat("n", maxName+1)},
-		"entries":        &welcomeFrame{Meta: many},
-		"metadata key":   &answerFrame{meta: Meta{strings.Repeat("k", maxMetaKey+1): ""}},
-		"metadata value": &dialFrame{meta: Meta{"k": strings.Repeat("v", maxMetaText+1)}},
+		"network":        {kind: kindDial, network: strings.Repeat("n", maxNetwork+1)},
+		"address":        {kind: kindDial, addr: strings.Repeat("a", maxAddr+1)},
+		"text":           {kind: kindAnswer, text: strings.Repeat("t", maxText+1)},
+		"note":           {kind: kindDrain, text: strings.Repeat("t", maxText+1)},
+		"node":           {kind: kindHello, hello: Hello{Node: strings.Repeat("n", maxName+1)}},
+		"entries":        {kind: kindWelcome, welcome: Welcome{Meta: many}},
+		"metadata key":   {kind: kindAnswer, meta: Meta{strings.Repeat("k", maxMetaKey+1): ""}},
+		"metadata value": {kind: kindDial, meta: Meta{"k": strings.Repeat("v", maxMetaText+1)}},
 	} {
 		if _, err := appendFrame(nil, f); !errors.Is(err, ErrFrame) {
 			t.Errorf("%s too long: %v", name, err)
@@ -86,7 +86,7 @@ func TestFrameLimits(t *testing.T) {
 	for i := range maxMeta {
 		full[fmt.Sprintf("%0*d", maxMetaKey, i)] = strings.Repeat("v", maxMetaText)
 	}
-	if _, err := appendFrame(nil, &dialFrame{meta: full}); !errors.Is(err, ErrFrame) {
+	if _, err := appendFrame(nil, frame{kind: kindDial, meta: full}); !errors.Is(err, ErrFrame) {
 		t.Errorf("body over %d bytes: %v", maxBody, err)
 	}
 }
