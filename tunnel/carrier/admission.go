@@ -36,6 +36,10 @@ var busyAlert = [...]byte{21, 3, 3, 0, 2, 2, 80}
 // a token, and returns the token while it waits for its client. So many clients at once are
 // served one after the other, existing sessions keep their share of the processors, and a
 // slow client takes only a place.
+//
+// When silent is full a newcomer takes the place of the client that has waited longest, of
+// those whose address has most. When answered is full it takes the place of one that has had
+// it for maxAnswer, or whose address has more than its share; else the newcomer is refused.
 type admission struct {
 	places     chan struct{}      // one for each handshake in progress
 	silent     *strangers.Pending // handshakes that wait for the ClientHello

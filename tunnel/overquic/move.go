@@ -22,7 +22,8 @@ func (noIDs) GenerateConnectionID() (quic.ConnectionID, error) { return quic.Con
 func (noIDs) ConnectionIDLen() int                             { return 0 }
 
 // sockets are the two sockets of a connection, with the library's transport on each. A move
-// goes from one to the other.
+// goes from one to the other. The library closes a connection with the first socket that it
+// closes, so both stay open until the session ends.
 type sockets struct {
 	pair   [2]*quic.Transport
 	active atomic.Int32 // the one in use

@@ -4,9 +4,7 @@
 //
 // A session is one QUIC connection. A stream of the session's is a bidirectional QUIC
 // stream: half-closes, resets and deadlines are QUIC's own, and a lost packet holds up
-// no stream but its own. The files: overquic.go dials and sets the bounds, listen.go
-// accepts, session.go and errors.go are a connection as tunnel wants it, stream.go is a
-// stream, and move.go is the way to another path.
+// no stream but its own.
 //
 // Three rules of QUIC show:
 //
@@ -31,35 +29,22 @@
 //
 // A NAT may change the address of the dialing end: QUIC follows (RFC 9000, 9). Move
 // takes the connection to another socket, after that has been proven to work. The
-// library closes a connection with the first socket that it closes, so both stay open
-// until the session ends; there are two at most, and Move goes from the one to the
-// other. They are not connected: the machine's routes choose the interface.
+// sockets are not connected: the machine's routes choose the interface.
 //
 // What the library does not do: it takes a packet that the system refuses to send for
 // the end of the connection; it proves no other path while the window of a dead path is
 // full of packets; and it does not notice that a path has come to pass small packets
 // only.
 //
-// A server that was killed and is back answers the packets of its former connections
-// with a stateless reset (RFC 9000, 10.3), whose key is derived from that of its
-// certificate.
-//
 // # Bounds
 //
-//   - Streams of the peer's that are open, accepted or not: MaxStreams. The peer's Open
-//     waits for its turn.
-//   - What a connection has received and nobody has read: 2 MiB, and what the
-//     tunnel.Intake grants, which all sessions of the process share, up to 64 MiB. The
-//     Intake grants up to 32 MiB at the start, less when it has granted much, and more
-//     while readers keep up; it has all of that back when the connection ends. So all
-//     sessions together have half of the Intake unread, and 2 MiB each.
-//   - A stream has 64 KiB unread at first, and up to 1 MiB once its reader has shown that
-//     it keeps up. Streams that nobody reads can use up the window of their connection,
-//     and all others wait until one of these is read or closed: that is 32 streams at
-//     least, or 2 when the Intake has nothing to grant.
-//   - Handshakes under way at a listener: 1,024, and 256 from one address. From the 64th
-//     on a client has to prove its address with a token first (RFC 9000, 8.1.2). Each is
-//     over within 10 s.
+// The constants below and in listen.go bound a connection and the handshakes of a
+// listener, MaxStreams the streams of the peer's that are open, accepted or not. What
+// the tunnel.Intake grants a connection it has back at the connection's end. So all
+// sessions together have half of the Intake unread, and firstWindow each. Streams that
+// nobody reads can use up the window of their connection, and all others wait until one
+// of these is read or closed: that is 32 streams at least, or 2 when the Intake has
+// nothing to grant.
 //
 // # Options
 //
@@ -119,7 +104,14 @@ func TransportOn(listen func(ctx context.Context, network, address string) (net.
 		Name: Name,
 		Can:  tunnel.Capabilities{Migrate: true, HalfClose: true, Reset: true},
 		Dial: func(ctx context.Context, addr string, o tunnel.Options) (tunnel.Session, error) {
-			return dialOn(ctx, addr, o, listen)
+			to, err := resolve(ctx, addr, o)
+			if err == nil {
+				var s *session
+				if s, err = dial(ctx, addr, to, o, listen); err == nil {
+					return s, nil
+				}
+			}
+			return nil, fmt.Errorf("connect to %s over UDP: %w", addr, err)
 		},
 		Listen: func(ln net.Listener, _ tunnel.Options) (tunnel.Listener, error) {
 			return nil, fmt.Errorf("listen on %s: QUIC needs a packet connection", ln.Addr())
@@ -152,19 +144,7 @@ func config(o tunnel.Options, granted int) *quic.Config {
 	}
 }
 
-// dialOn is tunnel.Transport's Dial with the sockets that listen makes.
-func dialOn(ctx context.Context, addr string, o tunnel.Options, listen listenFunc) (tunnel.Session, error) {
-	to, err := resolve(ctx, addr, o)
-	if err == nil {
-		var s *session
-		if s, err = dial(ctx, addr, to, o, listen); err == nil {
-			return s, nil
-		}
-	}
-	return nil, fmt.Errorf("connect to %s over UDP: %w", addr, err)
-}
-
-// dial is dialOn once the server's address is known.
+// dial makes a session with the server at addr, which is the address to.
 func dial(ctx context.Context, addr string, to *net.UDPAddr, o tunnel.Options, listen listenFunc) (*session, error) {
 	conf, err := carrier.ClientTLS(o.TLS, addr, ALPN)
 	if err != nil {
