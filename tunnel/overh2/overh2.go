@@ -34,11 +34,8 @@
 //
 // The bounds: Options.MaxStreams and backlog streams that the peer has open, of which
 // backlog wait to be accepted; two goroutines, 160 KiB and a window of streamWindow a
-// stream; on each connection a window of connectionWindow and what the tunnel.Intake
-// grants when it is made. When streams that nobody reads have filled the latter,
-// the others wait. maxWaiting connections wait for their second, for at
-// most pairTimeout, of which maxWaitingOfIdentity have the same identity. Of floods of frames
-// and resets the library takes care.
+// stream. When streams that nobody reads have filled the window of their connection, the
+// others wait. Of floods of frames and resets the library takes care.
 package overh2
 
 import (

@@ -18,12 +18,10 @@
 // The bounds: as many streams of a session as Options.MaxStreams are opened by either
 // end at a time; the accepting end has that many and backlog more. Streams count until
 // the library forgets them, which is closeTimeout after this end has closed one and the
-// peer has not. backlog streams wait to be accepted, and the library resets any further
-// ones. A stream holds up to 256 KiB that were not read, in a buffer of up to twice that
-// size. All streams of a session may have minUnread unread, more as far as the
-// tunnel.Intake grants it, and maxUnread at most; with more than that the session ends. A
-// stream that does nothing has no goroutine, a session has four. A peer that sends more
-// than maxPings a second is cut off.
+// peer has not. The library resets streams beyond backlog that wait to be accepted. A
+// stream holds up to 256 KiB that were not read, in a buffer of up to twice that size. A
+// stream that does nothing has no goroutine, a session has four. A peer that exceeds a
+// bound of guard.go ends the session.
 package overyamux
 
 import (
