@@ -109,8 +109,14 @@ func (l *listener) Serve(ctx context.Context, f func(context.Context, tunnel.Ses
 // certificate's key, so that a restarted server can tell clients that their connections are
 // lost. It is nil if the key cannot be read; then those clients wait for a timeout.
 func resetKey(c *tls.Config) *quic.StatelessResetKey {
-	cert, err := certificate(c)
-	if err != nil || cert == nil {
+	var cert *tls.Certificate
+	switch {
+	case c.GetCertificate != nil:
+		cert, _ = c.GetCertificate(new(tls.ClientHelloInfo)) // nil on error
+	case len(c.Certificates) > 0:
+		cert = &c.Certificates[0]
+	}
+	if cert == nil {
 		return nil
 	}
 	der, err := x509.MarshalPKCS8PrivateKey(cert.PrivateKey)
@@ -122,28 +128,6 @@ func resetKey(c *tls.Config) *quic.StatelessResetKey {
 		return nil
 	}
 	return (*quic.StatelessResetKey)(secret)
-}
-
-// certificate is the certificate of c for a ClientHello without extensions.
-func certificate(c *tls.Config) (*tls.Certificate, error) {
-	hello := new(tls.ClientHelloInfo)
-	if c.GetConfigForClient != nil {
-		chosen, err := c.GetConfigForClient(hello)
-		if err != nil {
-			return nil, err
-		}
-		if chosen != nil {
-			c = chosen
-		}
-	}
-	switch {
-	case c.GetCertificate != nil:
-		return c.GetCertificate(hello)
-	case len(c.Certificates) > 0:
-		return &c.Certificates[0], nil
-	default:
-		return nil, errors.New("no certificate")
-	}
 }
 
 // overKey is the context key of a func(count *atomic.Uint64) that, at its first call,
