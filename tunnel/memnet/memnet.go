@@ -118,20 +118,21 @@ func (c *Conn) RemoteAddr() net.Addr { return c.remote }
 
 // SetDeadline sets both deadlines.
 func (c *Conn) SetDeadline(t time.Time) error {
-	if err := c.SetReadDeadline(t); err != nil {
-		return err
-	}
-	return c.SetWriteDeadline(t)
+	c.in.setDeadline(&c.in.reader, t)
+	c.out.setDeadline(&c.out.writer, t)
+	return nil
 }
 
 // SetReadDeadline bounds pending and later Reads.
 func (c *Conn) SetReadDeadline(t time.Time) error {
-	return c.wrap("set", c.in.setDeadline(&c.in.reader, t))
+	c.in.setDeadline(&c.in.reader, t)
+	return nil
 }
 
 // SetWriteDeadline bounds pending and later Writes.
 func (c *Conn) SetWriteDeadline(t time.Time) error {
-	return c.wrap("set", c.out.setDeadline(&c.out.writer, t))
+	c.out.setDeadline(&c.out.writer, t)
+	return nil
 }
 
 func (c *Conn) wrap(op string, err error) error {
@@ -234,38 +235,38 @@ func (h *half) write(p []byte) (n int, err error) {
 	}
 }
 
-func (h *half) finish(err error) {
+// change calls f and wakes whoever waits.
+func (h *half) change(f func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.fin = cmp.Or(h.fin, err)
+	f()
 	h.changed.Broadcast()
 }
 
+func (h *half) finish(err error) { h.change(func() { h.fin = cmp.Or(h.fin, err) }) }
+
 func (h *half) closeWriter() {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.fin = cmp.Or(h.fin, io.EOF)
-	h.writer.end(net.ErrClosed)
-	h.changed.Broadcast()
+	h.change(func() {
+		h.fin = cmp.Or(h.fin, io.EOF)
+		h.writer.end(net.ErrClosed)
+	})
 }
 
 func (h *half) closeReader(err error) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.buf = nil
-	h.reader.end(net.ErrClosed)
-	h.writer.end(err)
-	h.changed.Broadcast()
+	h.change(func() {
+		h.buf = nil
+		h.reader.end(net.ErrClosed)
+		h.writer.end(err)
+	})
 }
 
 func (h *half) reset(writer, reader error) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.buf = nil
-	h.writer.end(writer)
-	h.reader.end(reader)
-	h.tellResetLocked()
-	h.changed.Broadcast()
+	h.change(func() {
+		h.buf = nil
+		h.writer.end(writer)
+		h.reader.end(reader)
+		h.tellResetLocked()
+	})
 }
 
 func (h *half) onReset(f func()) (stop func()) {
@@ -287,32 +288,19 @@ func (h *half) tellResetLocked() {
 	}
 }
 
-func (h *half) stall(on bool) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.stalled = on
-	h.changed.Broadcast()
-}
+func (h *half) stall(on bool) { h.change(func() { h.stalled = on }) }
 
-func (h *half) setDeadline(s *side, t time.Time) error {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if s.timer != nil {
-		s.timer.Stop()
-		s.timer = nil
-	}
-	s.deadline = t
-	if s.err != nil {
-		return nil // as for TCP after a reset: harmless
-	}
-	if d := time.Until(t); !t.IsZero() && d > 0 {
-		// Taking the lock makes sure that nobody is between check and Wait.
-		s.timer = time.AfterFunc(d, func() {
-			h.mu.Lock()
-			defer h.mu.Unlock()
-			h.changed.Broadcast()
-		})
-	}
-	h.changed.Broadcast()
-	return nil
+// setDeadline sets the deadline of a side. After the side's end that has no effect, as for TCP.
+func (h *half) setDeadline(s *side, t time.Time) {
+	h.change(func() {
+		if s.timer != nil {
+			s.timer.Stop()
+			s.timer = nil
+		}
+		s.deadline = t
+		if d := time.Until(t); s.err == nil && !t.IsZero() && d > 0 {
+			// Taking the lock makes sure that nobody is between check and Wait.
+			s.timer = time.AfterFunc(d, func() { h.change(func() {}) })
+		}
+	})
 }
