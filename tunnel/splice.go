@@ -421,12 +421,7 @@ func (t *Tap) OnReset(f func(error)) (stop func()) {
 }
 
 // CloseWrite ends our direction.
-func (t *Tap) CloseWrite() error {
-	if c, ok := t.Conn.(interface{ CloseWrite() error }); ok {
-		return c.CloseWrite()
-	}
-	return t.Close()
-}
+func (t *Tap) CloseWrite() error { return CloseWrite(t.Conn) }
 
 // Close ends both directions.
 func (t *Tap) Close() error {
