@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
 	"sync"
 	"syscall"
 	"time"
@@ -105,23 +104,16 @@ func within(ctx context.Context, st Stream, f func() error) error {
 	}
 	if err != nil {
 		abortQuietly(st)
-		return contextCause(ctx, err)
 	}
-	return nil
+	return err
 }
 
-// contextCause is ctx's cause if err is due to ctx, else err. The stream's deadline is ctx's
-// deadline, and may be noticed first.
+// contextCause is ctx's cause if ctx is done, else err.
 func contextCause(ctx context.Context, err error) error {
-	deadline, ok := ctx.Deadline()
-	switch {
-	case ctx.Err() != nil:
+	if ctx.Err() != nil {
 		return context.Cause(ctx)
-	case ok && errors.Is(err, os.ErrDeadlineExceeded) && !time.Now().Before(deadline):
-		return context.DeadlineExceeded
-	default:
-		return err
 	}
+	return err
 }
 
 // abortQuietly aborts a stream whose failure is reported already.
