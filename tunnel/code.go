@@ -92,14 +92,7 @@ func (c Code) Error() string { return c.String() }
 func (c Code) Timeout() bool { return c == Timeout || c == Dead }
 
 // Temporary says whether the same dial may succeed later.
-func (c Code) Temporary() bool {
-	switch c {
-	case NoNode, Parked, Timeout, Draining, Replaced, Lost, Busy, Dead:
-		return true
-	default:
-		return false
-	}
-}
+func (c Code) Temporary() bool { return c.Away() || c == Timeout || c == Busy }
 
 // Away says that the dial did not reach the node: this end has no working session with it,
 // and another server may have one.
