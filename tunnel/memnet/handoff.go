@@ -52,15 +52,10 @@ func (h *Handoff) Inject(ctx context.Context, c net.Conn) error {
 // Accept waits for the next connection.
 func (h *Handoff) Accept() (net.Conn, error) {
 	select {
-	case <-h.done:
-		return nil, h.closed()
-	default:
-	}
-	select {
 	case c := <-h.conns:
 		return c, nil
 	case <-h.done:
-		return nil, h.closed()
+		return nil, &net.OpError{Op: "accept", Net: h.addr.Network(), Addr: h.addr, Err: net.ErrClosed}
 	}
 }
 
@@ -83,8 +78,4 @@ func (h *Handoff) drop() {
 			return
 		}
 	}
-}
-
-func (h *Handoff) closed() error {
-	return &net.OpError{Op: "accept", Net: h.addr.Network(), Addr: h.addr, Err: net.ErrClosed}
 }
