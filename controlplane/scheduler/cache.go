@@ -3,7 +3,6 @@ package scheduler
 // Cache: the nodes, and the pods on them or on their way to them.
 
 import (
-	"fmt"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
@@ -222,8 +221,8 @@ func (c *cache) placeOnlyLocked(p *podInfo) (node, why string, needs cause) {
 func (c *cache) place(p *podInfo) (node, why string, needs cause) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if p.over {
-		return "", fmt.Sprintf("the pod has more than %d pod affinity terms or topology spread constraints of a kind: ask for less", maxTerms), byTaints
+	if p.over != "" {
+		return "", p.over, byTaints
 	}
 	if node, ok := c.promisedLocked(p); ok {
 		return node, "", 0

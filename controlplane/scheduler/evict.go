@@ -20,7 +20,7 @@ import (
 func (r *run) wantsSearch(b binding, needs cause) (out binding, told bool) {
 	policy := b.pod.pod.Spec.PreemptionPolicy
 	switch {
-	case b.pod.over || b.why == noNodes:
+	case b.pod.over != "" || b.why == noNodes:
 		return b, true
 	case policy != nil && *policy == corev1.PreemptNever:
 		b.why += " preemption: " + never

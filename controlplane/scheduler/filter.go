@@ -136,9 +136,15 @@ type hostPort struct {
 
 const anyIP = "0.0.0.0"
 
-// clashes tells whether two pods cannot both have their port.
-func (p hostPort) clashes(q hostPort) bool {
-	return p.port == q.port && p.protocol == q.protocol && (p.ip == q.ip || p.ip == anyIP || q.ip == anyIP)
+// hostPorts are the ports of a pod. Of each there is also one with the address "", which says
+// that the port is taken at some address.
+type hostPorts map[hostPort]bool
+
+func (ps hostPorts) add(p hostPort) { ps[p], ps[hostPort{p.protocol, "", p.port}] = true, true }
+
+// clashes tells whether a pod with these ports cannot be where p is taken.
+func (ps hostPorts) clashes(p hostPort) bool {
+	return ps[p] || ps[hostPort{p.protocol, anyIP, p.port}] || p.ip == anyIP && ps[hostPort{p.protocol, "", p.port}]
 }
 
 // A podInfo is what scheduling needs to know of a pod.
@@ -149,13 +155,13 @@ type podInfo struct {
 	// usual is requests with a guess where a container asks for nothing, so that
 	// pods without requests spread as well.
 	usual amounts
-	ports []hostPort
+	ports hostPorts
 	// hasNodeAffinity says that affinity, which has the selector as well, is not empty.
 	hasNodeAffinity bool
 	affinity        nodeaffinity.RequiredNodeAffinity
 	podTerms        podTerms
 	spreads         []spread
-	over            bool   // it asks for more than is looked at
+	over            string // why it is not looked at: it asks for too much; empty if it is
 	only            string // the one node that it can be on by name, as daemons have it; empty means any
 }
 
@@ -169,21 +175,24 @@ func newPodInfo(pod *corev1.Pod) *podInfo {
 	// Resources count as the node has them in force, so that a pod being resized
 	// is not underestimated.
 	opts := resourcehelper.PodResourcesOptions{UseStatusResources: true}
-	p := &podInfo{
-		pod:      pod,
-		requests: amountsOf(resourcehelper.PodRequests(pod, opts)),
-		affinity: nodeaffinity.GetRequiredNodeAffinity(pod),
+	p := &podInfo{pod: pod, requests: amountsOf(resourcehelper.PodRequests(pod, opts)), ports: hostPortsOf(&pod.Spec)}
+	p.demands = demandsOf(&p.requests)
+	opts.NonMissingContainerRequests = guess
+	p.usual = amountsOf(resourcehelper.PodRequests(pod, opts))
+	if p.asksTooMuch() {
+		// If it is on a node already, its affinity means nothing to others.
+		p.over = fmt.Sprintf("the pod has more than %d tolerations, host ports and resources, or an affinity of more than %d bytes: ask for less", maxAsked, maxAffinity)
+		return p
 	}
 	a := pod.Spec.Affinity
+	p.affinity = nodeaffinity.GetRequiredNodeAffinity(pod)
 	p.hasNodeAffinity = len(pod.Spec.NodeSelector) > 0 ||
 		a != nil && a.NodeAffinity != nil && a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution != nil
 	p.only = onlyNode(a)
 	p.podTerms, p.spreads = podTermsOf(pod), spreadsOf(pod)
-	p.over = p.podTerms.over || len(pod.Spec.TopologySpreadConstraints) > maxTerms
-	p.demands = demandsOf(&p.requests)
-	opts.NonMissingContainerRequests = guess
-	p.usual = amountsOf(resourcehelper.PodRequests(pod, opts))
-	p.ports = hostPorts(&pod.Spec)
+	if p.podTerms.over || len(pod.Spec.TopologySpreadConstraints) > maxTerms {
+		p.over = fmt.Sprintf("the pod has more than %d pod affinity terms or topology spread constraints of a kind: ask for less", maxTerms)
+	}
 	return p
 }
 
@@ -203,14 +212,17 @@ func onlyNode(a *corev1.Affinity) string {
 	return f.Values[0]
 }
 
-// hostPorts returns the ports that a pod takes: those of its containers, and of
+// hostPortsOf returns the ports that a pod takes: those of its containers, and of
 // the init containers that stay.
-func hostPorts(spec *corev1.PodSpec) []hostPort {
-	var out []hostPort
+func hostPortsOf(spec *corev1.PodSpec) hostPorts {
+	var out hostPorts
 	add := func(c *corev1.Container) {
 		for _, p := range c.Ports {
-			if p.HostPort <= 0 {
+			if p.HostPort <= 0 || len(out) > 2*maxAsked {
 				continue
+			}
+			if out == nil {
+				out = make(hostPorts)
 			}
 			hp := hostPort{protocol: p.Protocol, ip: p.HostIP, port: p.HostPort}
 			if hp.protocol == "" {
@@ -219,7 +231,7 @@ func hostPorts(spec *corev1.PodSpec) []hostPort {
 			if hp.ip == "" || hp.ip == "::" {
 				hp.ip = anyIP
 			}
-			out = append(out, hp)
+			out.add(hp)
 		}
 	}
 	for i := range spec.Containers {
@@ -290,8 +302,8 @@ func portsFree(p *podInfo, n *nodeInfo) bool {
 		return true
 	}
 	for _, other := range n.pods {
-		for _, have := range other.ports {
-			if slices.ContainsFunc(p.ports, have.clashes) {
+		for have := range other.ports {
+			if have.ip != "" && p.ports.clashes(have) {
 				return false
 			}
 		}

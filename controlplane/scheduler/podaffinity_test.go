@@ -207,6 +207,52 @@ func TestManyTerms(t *testing.T) {
 	}
 }
 
+// TestMuchAsked: a pod that asks for more than is compared with nodes and pods is not placed
+// and told why, and one that asks for less is; one that is on a node all the same costs others
+// no more than what counts.
+func TestMuchAsked(t *testing.T) {
+	many := func(n int) []string { return slices.Repeat([]string{"0123456789012345678901234567890123456789"}, n) }
+	values := func(n int) corev1.PodAffinityTerm {
+		term := meaning("a", corev1.LabelHostname)
+		term.LabelSelector.MatchExpressions = []metav1.LabelSelectorRequirement{{Key: "app", Operator: metav1.LabelSelectorOpNotIn, Values: many(n)}}
+		return term
+	}
+	for name, change := range map[string]func(int) func(*corev1.Pod){
+		"tolerations": func(n int) func(*corev1.Pod) { return tolerating(make([]corev1.Toleration, n)...) },
+		"ports": func(n int) func(*corev1.Pod) {
+			return func(p *corev1.Pod) {
+				for i := range n {
+					port(int32(i+1), corev1.ProtocolTCP, "")(p)
+				}
+			}
+		},
+		"node affinity": func(n int) func(*corev1.Pod) { return required("zone", corev1.NodeSelectorOpNotIn, many(n)...) },
+		"far":           func(n int) func(*corev1.Pod) { return antiAffinityTerms(values(n)) },
+		"wishes":        func(n int) func(*corev1.Pod) { return wishing(1, values(n)) },
+		"namespaces": func(n int) func(*corev1.Pod) {
+			term := meaning("a", corev1.LabelHostname)
+			term.Namespaces = many(n)
+			return antiAffinityTerms(term)
+		},
+		"spread": func(n int) func(*corev1.Pod) {
+			return evenly(corev1.LabelHostname, true, func(c *corev1.TopologySpreadConstraint) { c.LabelSelector = values(n).LabelSelector })
+		},
+	} {
+		c := newTopology(t)
+		if node, why, _ := c.place(newPodInfo(testPod("few", change(maxAsked)))); node == "" {
+			t.Errorf("%s: a pod that asks for half as much: %s", name, why)
+		}
+		p := newPodInfo(testPod("p", change(3*maxAsked)))
+		if node, why, _ := c.place(p); node != "" || !strings.Contains(why, "more than 1000 tolerations") {
+			t.Errorf("%s: on %q: %s", name, node, why)
+		}
+		terms := len(p.podTerms.antiAffinityTerms) + len(p.podTerms.preferredPodTerms)
+		if n := len(p.ports); n > 2*maxAsked+2 || terms > 0 {
+			t.Errorf("%s: %d ports and %d terms count", name, n, terms)
+		}
+	}
+}
+
 // TestPreferredAffinity: of nodes where a pod may be, the one with the highest affinity score gets it.
 func TestPreferredAffinity(t *testing.T) {
 	const host, zone = corev1.LabelHostname, "zone"

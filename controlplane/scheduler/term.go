@@ -28,6 +28,23 @@ func (t *term) matches(pod *corev1.Pod, namespace labels.Set) bool {
 // compared with each pod, for this pod and for those that come after it.
 const maxTerms = 100
 
+// Bounds of what else a pod may ask for. All of it is compared with each node or each pod. A pod
+// of 1 MiB can name a hundred thousand values, with which one decision would take seconds.
+const (
+	maxAsked    = 1000     // tolerations, labels of the node, ports of the host and resources in all
+	maxAffinity = 64 << 10 // bytes of the affinity and the spread, as they are encoded
+)
+
+// asksTooMuch is found out without reading the affinity.
+func (p *podInfo) asksTooMuch() bool {
+	spec := &p.pod.Spec
+	bytes := spec.Affinity.Size()
+	for i := range spec.TopologySpreadConstraints {
+		bytes += spec.TopologySpreadConstraints[i].Size()
+	}
+	return len(spec.Tolerations)+len(spec.NodeSelector)+len(p.ports)/2+len(p.demands) > maxAsked || bytes > maxAffinity
+}
+
 // podTerms are the terms of one pod.
 type podTerms struct {
 	affinityTerms, antiAffinityTerms []term // required ones
