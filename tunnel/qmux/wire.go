@@ -3,6 +3,7 @@
 package qmux
 
 import (
+	"bytes"
 	"encoding/binary"
 	"time"
 
@@ -120,6 +121,7 @@ const (
 	paramMaxRecordSize             = 0x0571c59429cd0845
 	paramSession                   = 0x0b8f7a1c4d5e6f21
 	lastRFC9000Param               = 0x10
+	maxParameters                  = 64 // that are read
 	sessionParamSize               = 1 + 4 + 4 + idSize + secretSize + 8 + 8
 	kindKnows                uint8 = 0
 	kindNew                  uint8 = 1
@@ -210,71 +212,47 @@ func (p *parameters) encode() []byte {
 	return append(b, v...)
 }
 
-func parseParameters(b []byte) (*parameters, error) {
-	p := &parameters{record: maxRecord}
-	seen := make(map[uint64]bool)
-	for len(b) > 0 {
-		d := decoder{b: b}
-		id := d.int()
-		value := d.bytes(d.int())
-		if d.bad {
-			return nil, protocolError(errParameter, "parameters cut short")
-		}
-		b = d.b
-		if seen[id] {
-			return nil, protocolError(errParameter, "parameter %#x twice", id)
-		}
-		if seen[id] = true; len(seen) > 64 {
-			return nil, protocolError(errParameter, "more than 64 parameters")
-		}
-		if err := p.set(id, value); err != nil {
-			return nil, err
-		}
-	}
-	return p, nil
-}
-
-// set stores one parameter. Unknown ones are ignored.
-func (p *parameters) set(id uint64, value []byte) (err error) {
-	if id == paramSession {
-		p.session, err = parseJoining(value)
-		return err
-	}
+func parseParameters(b []byte) (p *parameters, err error) {
+	p = &parameters{record: maxRecord}
 	var idle, unused uint64
-	field := &unused
-	switch id {
-	case paramMaxIdleTimeout:
-		field = &idle
-	case paramMaxData:
-		field = &p.data
-	case paramMaxStreamDataLocal:
-		field = &p.streamData
-	case paramMaxStreamDataRemote:
-		field = &p.theirData
-	case paramMaxStreams:
-		field = &p.streams
-	case paramMaxRecordSize:
-		field = &p.record
-	case paramMaxStreamDataUni, paramMaxStreamsUni:
-	default:
-		if id <= lastRFC9000Param {
-			return protocolError(errParameter, "parameter %#x", id)
-		}
-		return nil
+	integers := map[uint64]*uint64{
+		paramMaxIdleTimeout: &idle, paramMaxData: &p.data, paramMaxRecordSize: &p.record,
+		paramMaxStreamDataLocal: &p.streamData, paramMaxStreamDataRemote: &p.theirData, paramMaxStreamDataUni: &unused,
+		paramMaxStreams: &p.streams, paramMaxStreamsUni: &unused,
 	}
-	d := decoder{b: value}
-	*field = d.int()
+	seen := make(map[uint64]bool)
+	for d := (decoder{b: b}); len(d.b) > 0; {
+		id := d.int()
+		value := decoder{b: d.bytes(d.int())}
+		integer := integers[id]
+		switch {
+		case d.bad:
+			return nil, protocolError(errParameter, "parameters cut short")
+		case seen[id]:
+			return nil, protocolError(errParameter, "parameter %#x twice", id)
+		case len(seen) >= maxParameters:
+			return nil, protocolError(errParameter, "more than %d parameters", maxParameters)
+		case id == paramSession:
+			if p.session, err = parseJoining(value.b); err != nil {
+				return nil, err
+			}
+		case integer != nil:
+			if *integer = value.int(); value.bad || len(value.b) > 0 {
+				return nil, protocolError(errParameter, "parameter %#x is no integer", id)
+			}
+		case id <= lastRFC9000Param:
+			return nil, protocolError(errParameter, "parameter %#x", id)
+		} // unknown ones are ignored
+		seen[id] = true
+	}
 	switch {
-	case d.bad || len(d.b) > 0:
-		return protocolError(errParameter, "parameter %#x is no integer", id)
 	case p.streams > maxStreamCount:
-		return protocolError(errParameter, "%d streams", p.streams)
+		return nil, protocolError(errParameter, "%d streams", p.streams)
 	case p.record < maxRecord:
-		return protocolError(errParameter, "records of %d bytes", p.record)
-	case idle > 0:
-		p.idle = time.Duration(min(idle, 1<<32)) * time.Millisecond
+		return nil, protocolError(errParameter, "records of %d bytes", p.record)
 	}
-	return nil
+	p.idle = time.Duration(min(idle, 1<<32)) * time.Millisecond
+	return p, nil
 }
 
 // A frame is one of those above; which fields count depends on its kind.
@@ -293,9 +271,7 @@ func next(b []byte) (f frame, rest []byte, err error) {
 	f.kind = d.int()
 	switch {
 	case f.kind == framePadding:
-		for len(d.b) > 0 && d.b[0] == framePadding {
-			d.b = d.b[1:]
-		}
+		d.b = bytes.TrimLeft(d.b, string(rune(framePadding)))
 	case f.kind&^7 == frameStream:
 		d.stream(&f)
 	case f.kind == frameResetStream:
