@@ -124,8 +124,7 @@ func (s *Session) joinOn(ctx context.Context, c *conn, insteadOf uint64) error {
 	}
 	_, r.secret, _ = answer.session()
 	if s.closing { // the connection is only used to say so
-		_ = c.writeFrame(closeFrame(errNone, true, ""))
-		c.closeGracefully()
+		c.closeGracefully(closeFrame(errNone, true, ""))
 		return nil
 	}
 	s.attachLocked(c, insteadOf)
@@ -168,9 +167,11 @@ func (s *Session) admit(c *conn, j *joining) error {
 	return nil
 }
 
-// closeGracefully closes a connection once the peer has read the last frame. It does not
-// wait for that.
-func (c *conn) closeGracefully() {
+// closeGracefully writes a last frame, and closes the connection once the peer has read it. It
+// does not wait for that.
+func (c *conn) closeGracefully(frame []byte) {
+	_ = c.tls.SetDeadline(time.Now().Add(lingerTimeout)) // an error means that the connection is broken already
+	_ = c.writeFrame(frame)                              // likewise
 	go func() {
 		c.closeWrite()
 		_, _ = io.Copy(io.Discard, c.tls) // until the peer closes, or the deadline

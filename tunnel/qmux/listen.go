@@ -95,19 +95,14 @@ func (r *registry) accept(ctx context.Context, t secured) (*Session, error) {
 func (r *registry) refuse(c *conn, err error) {
 	var e *Error
 	var p *ProtocolError
-	var bye []byte
 	switch {
 	case errors.As(err, &e):
-		bye = closeFrame((&tunnel.Goodbye{Code: e.Code, Retry: e.retry}).ErrorCode(), true, e.Text)
+		c.closeGracefully(closeFrame((&tunnel.Goodbye{Code: e.Code, Retry: e.retry}).ErrorCode(), true, e.Text))
 	case errors.As(err, &p):
-		bye = closeFrame(p.Code, false, p.Text)
+		c.closeGracefully(closeFrame(p.Code, false, p.Text))
 	default:
 		c.abort()
-		return
 	}
-	_ = c.tls.SetDeadline(time.Now().Add(lingerTimeout)) // err is what is reported
-	_ = c.writeFrame(bye)
-	c.closeGracefully()
 }
 
 // decide makes a session on c, or has c join one.
