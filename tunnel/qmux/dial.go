@@ -45,7 +45,8 @@ const (
 	maxFalseDoubts = 4
 )
 
-// A dialFunc makes a TLS connection to the server. ctx bounds it.
+// A dialFunc makes a TLS connection to the server. ctx bounds it. On error the connection is
+// not valid, and may be a nil pointer.
 type dialFunc func(ctx context.Context) (secured, error)
 
 // rejoin is the state of resuming: secrets, attempts and back-off.
@@ -75,13 +76,7 @@ func Transport() tunnel.Transport {
 func Dial(ctx context.Context, addr string, o tunnel.Options) (tunnel.Session, error) {
 	d, first, err := carrier.Dial(ctx, addr, ALPN, newBatch, o)
 	if err == nil {
-		again := func(ctx context.Context) (secured, error) {
-			c, aerr := d.Again(ctx)
-			if aerr != nil {
-				return nil, aerr // no nil *tls.Conn in an interface
-			}
-			return c, nil
-		}
+		again := func(ctx context.Context) (secured, error) { return d.Again(ctx) }
 		var s *Session
 		if s, err = dialOn(ctx, first, again, o); err == nil {
 			return s, nil
@@ -355,7 +350,7 @@ func (s *Session) connect(ctx context.Context) (secured, error) {
 			}
 			cancel()
 			for ; under > 0; under-- {
-				if late := <-results; late.conn != nil {
+				if late := <-results; late.err == nil {
 					_ = late.conn.NetConn().Close() // not needed
 				}
 			}

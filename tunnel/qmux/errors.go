@@ -154,14 +154,9 @@ func closedBy(f frame) error {
 // permanent says whether another attempt would fail in the same way.
 func permanent(err error) bool {
 	var e *Error
-	if !errors.As(err, &e) {
-		var p *ProtocolError
-		return errors.As(err, &p)
+	if errors.As(err, &e) {
+		return e.Code != tunnel.Busy && e.Code != tunnel.Draining && e.Code != tunnel.Replaced
 	}
-	switch e.Code {
-	case tunnel.Busy, tunnel.Draining, tunnel.Replaced:
-		return false
-	default:
-		return true
-	}
+	var p *ProtocolError
+	return errors.As(err, &p)
 }

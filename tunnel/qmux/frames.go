@@ -11,6 +11,9 @@ import (
 
 // frameLocked handles a frame that was received on c and lies in b.
 func (s *Session) frameLocked(c *conn, f frame, b *block) error {
+	if !s.extended && f.kind >= frameSession && f.kind <= frameDoubted {
+		return protocolError(errFrameEncoding, "frame of type %#x", f.kind)
+	}
 	switch f.kind {
 	case framePadding, frameDataBlocked, frameStreamDataBlocked, frameStreamsBlocked, frameStreamsBlockedUni, frameMaxStreamsUni:
 		return nil
@@ -58,8 +61,6 @@ func (s *Session) frameLocked(c *conn, f frame, b *block) error {
 // extensionLocked handles the frames of this package's extension.
 func (s *Session) extensionLocked(c *conn, f frame) error {
 	switch {
-	case !s.extended:
-		return protocolError(errFrameEncoding, "frame of type %#x", f.kind)
 	case f.kind == frameStreamDone:
 		return s.doneLocked(f.stream)
 	case f.kind == frameSilence && !s.dialing:
@@ -104,15 +105,13 @@ func (s *Session) streamFrameLocked(c *conn, f frame, b *block) error {
 	case frameMaxStreamData:
 		st.creditLocked(f.offset)
 		return nil
-	}
-	if !s.extended {
-		return protocolError(errFrameEncoding, "frame of type %#x", f.kind)
-	}
-	if err := st.ackedLocked(f.offset, f.kind == frameStreamAckEnd); err != nil {
+	default: // STREAM_ACK
+		err := st.ackedLocked(f.offset, f.kind == frameStreamAckEnd)
+		if err == nil {
+			st.creditLocked(f.value)
+		}
 		return err
 	}
-	st.creditLocked(f.value)
-	return nil
 }
 
 // creditLocked raises the offset up to which the peer allows data.

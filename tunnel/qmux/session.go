@@ -325,11 +325,9 @@ func (s *Session) Link() tunnel.LinkState {
 
 func (s *Session) linkLocked() tunnel.LinkState {
 	l := s.stats
-	l.RTT, l.Queued, l.Connections, l.Addr = s.keepalive.rtt, s.retained, len(s.conns), s.info.Addr
+	l.RTT, l.Queued, l.Connections, l.Addr = s.keepalive.rtt, s.retained, len(s.conns), s.paths.lastLostAddr
 	if c := s.firstLocked(); c != nil {
 		l.Addr = c.tls.RemoteAddr()
-	} else if s.paths.lastLostAddr != nil {
-		l.Addr = s.paths.lastLostAddr
 	}
 	return l
 }
