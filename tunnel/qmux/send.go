@@ -427,9 +427,6 @@ func (st *stream) trimLocked() {
 // lostLocked schedules what c has sent, and all after it, for retransmission.
 func (st *stream) lostLocked(c *conn) {
 	o := &st.out
-	if o.ownConn == c {
-		o.ownConn = nil
-	}
 	if o.queued == c {
 		o.queued = nil
 	}
