@@ -24,11 +24,12 @@ const (
 	percentOf = 1
 	// paceEvery is how often that is looked at.
 	paceEvery = 2 * time.Second
-	// trimAfter is how long the heap must have had its least room before the memory of a
-	// burst is given back, and trimEvery how often that happens at most: it marks all that
-	// lives once more. A server that is slow because it has too much to do allocates less, too.
-	trimAfter = 30 * time.Second
-	trimEvery = 5 * time.Minute
+	// A burst is over once its room was below burstPercent for trimAfter. Then the memory that
+	// it took is given back, at most once in trimEvery: that marks all that lives once more.
+	// A server that is slow because it has too much to do allocates less, too.
+	burstPercent = 100
+	trimAfter    = 30 * time.Second
+	trimEvery    = 5 * time.Minute
 )
 
 // trimMemory is called once everything has started: building the API's
@@ -46,7 +47,7 @@ func paceMemory(ctx context.Context) {
 	tick := time.NewTicker(paceEvery)
 	defer tick.Stop()
 	percent, rate, last := idleGCPercent, 0.0, allocated()
-	var idleSince, trimmed time.Time // when the burst was over; zero: there was none since the memory was given back
+	var burst, trimmed time.Time // when there was one last, zero: none since memory was given back; and when that was
 	for {
 		select {
 		case <-ctx.Done():
@@ -61,11 +62,13 @@ func paceMemory(ctx context.Context) {
 		if next := gcPercent(percent, rate); next != percent {
 			percent = next
 			debug.SetGCPercent(percent)
-			idleSince = time.Now()
 		}
-		if percent == idleGCPercent && !idleSince.IsZero() && time.Since(idleSince) >= trimAfter && time.Since(trimmed) >= trimEvery {
-			debug.FreeOSMemory() // what the burst took; the runtime by itself takes minutes
-			idleSince, trimmed = time.Time{}, time.Now()
+		switch {
+		case percent >= burstPercent:
+			burst = time.Now()
+		case !burst.IsZero() && time.Since(burst) >= trimAfter && time.Since(trimmed) >= trimEvery:
+			debug.FreeOSMemory() // the runtime by itself takes minutes
+			burst, trimmed = time.Time{}, time.Now()
 		}
 	}
 }

@@ -53,7 +53,7 @@ func TestPaceMemory(t *testing.T) {
 			if busy := setting(); busy <= idleGCPercent {
 				t.Errorf("%d%% after 128 MiB a second", busy)
 			}
-			<-time.After(trimAfter - paceEvery)
+			<-time.After(trimAfter - 2*paceEvery)
 			synctest.Wait()
 			if idle := setting(); idle != idleGCPercent {
 				t.Errorf("%d%% after nothing was done, want %d%%", idle, idleGCPercent)
