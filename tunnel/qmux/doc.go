@@ -38,10 +38,10 @@
 //
 // Liveness. After 14 s of silence the dialing end sends QX_PING, and 5.6 s later gives the
 // connection up. A connection is doubted if data on it is unacknowledged for longer than a
-// second and four round trips, and TCP has had no acknowledgement either. Then the dialing
-// end makes another connection beside it, and the session uses the one that answers first.
-// The accepting end cannot dial: it sends PATH_DOUBTED on another connection, if there is
-// one.
+// second and four round trips, and TCP has data outstanding too. Then the dialing end makes
+// another connection beside it, and the session uses the one that answers first. The
+// accepting end cannot dial: it sends PATH_DOUBTED on another connection, if there is one.
+// A peer whose TCP acknowledges is slow, not dead: it is not doubted, and has 42 s.
 //
 // Bounds. The window of a stream starts at 64 KiB and grows up to 8 MiB while it limits the
 // throughput; what is beyond 64 KiB comes out of 64 MiB a session and of the process's
