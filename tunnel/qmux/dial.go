@@ -45,8 +45,7 @@ const (
 	maxFalseDoubts = 4
 )
 
-// A dialFunc makes a TLS connection to the server. ctx bounds it. On error the connection is
-// not valid, and may be a nil pointer.
+// A dialFunc makes a TLS connection to the server. ctx bounds it.
 type dialFunc func(ctx context.Context) (secured, error)
 
 // rejoin is the state of resuming: secrets, attempts and back-off.
@@ -76,7 +75,13 @@ func Transport() tunnel.Transport {
 func Dial(ctx context.Context, addr string, o tunnel.Options) (tunnel.Session, error) {
 	d, first, err := carrier.Dial(ctx, addr, ALPN, newBatch, o)
 	if err == nil {
-		again := func(ctx context.Context) (secured, error) { return d.Again(ctx) }
+		again := func(ctx context.Context) (secured, error) {
+			c, aerr := d.Again(ctx)
+			if aerr != nil {
+				return nil, aerr // no nil *tls.Conn in an interface
+			}
+			return c, nil
+		}
 		var s *Session
 		if s, err = dialOn(ctx, first, again, o); err == nil {
 			return s, nil

@@ -4,6 +4,7 @@ package qmux
 
 import (
 	"net"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -179,7 +180,7 @@ func TestStoppedProcessAsksFirst(t *testing.T) {
 }
 
 // slowPeer is the dialing end and its connection of a session whose peer's system works,
-// and whose peer's process does nothing more until resume.
+// and whose peer's process does nothing more until resume, or the end of the test.
 func slowPeer(t *testing.T, o tunnel.Options) (d *Session, c *conn, resume func()) {
 	t.Helper()
 	o.TLS = tunneltest.TLS(t)
@@ -190,7 +191,9 @@ func slowPeer(t *testing.T, o tunnel.Options) (d *Session, c *conn, resume func(
 	a.mu.Lock()
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d, d.firstLocked(), a.mu.Unlock
+	resume = sync.OnceFunc(a.mu.Unlock)
+	t.Cleanup(resume)
+	return d, d.firstLocked(), resume
 }
 
 // awaitReal waits in real time until check returns true.
@@ -208,8 +211,7 @@ func awaitReal(t *testing.T, what string, check func() bool) {
 // A peer whose system acknowledges what its process does not read, since it has too much to
 // do, is pinged again, and keeps its connection until slowTimeout is over.
 func TestSlowPeerKeepsItsConnection(t *testing.T) {
-	d, c, resume := slowPeer(t, tunnel.Options{Link: tunnel.LinkOptions{Keepalive: maxKeepalive}})
-	defer resume()
+	d, c, _ := slowPeer(t, tunnel.Options{Link: tunnel.LinkOptions{Keepalive: maxKeepalive}})
 	// silent has the silence and the latest ping be older by so much.
 	silent := func(since time.Duration) {
 		d.mu.Lock()
