@@ -173,7 +173,7 @@ func listen(t *testing.T, serve func(net.Conn)) string {
 
 // TestDeeper: if the greeting fails because the session ended by an alert, the alert is
 // reported.
-func TestDeeper(t *testing.T) {
+func TestCauseOf(t *testing.T) {
 	alert := &net.OpError{Op: "remote error", Err: tls.AlertError(42)}
 	ctx, cancel := context.WithCancelCause(t.Context())
 	s := &endedSession{ctx: ctx}

@@ -311,8 +311,8 @@ func TestMoveTimeout(t *testing.T) {
 	})
 }
 
-// TestAsleep: suspend is distinguished from the passing of time.
-func TestAsleep(t *testing.T) {
+// TestSuspended: suspend is distinguished from the passing of time.
+func TestSuspended(t *testing.T) {
 	now := time.Now()
 	if suspended(now, now.Add(time.Hour)) {
 		t.Error("an hour went by on both clocks")

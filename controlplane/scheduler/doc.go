@@ -19,7 +19,7 @@
 // these and PreferNoSchedule taints for choosing. Who demands or prefers something of the
 // pods around costs a look at all pods, the others a look at those who do. Of the terms
 // and constraints of a pod the first 100 count: one that has more is not placed, nor is one
-// with more than 1,000 tolerations, host ports and resources, or 64 KiB of affinity.
+// with more than 1,000 tolerations, node labels, host ports and resources, or 64 KiB of affinity.
 // Pods of one ReplicaSet or StatefulSet that say nothing of spread are spread over nodes and
 // zones, for choosing (siblings.go). What it is not: it knows nothing of volumes, and it
 // spreads no pods for the Service that they have in common.

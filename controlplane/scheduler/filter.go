@@ -181,7 +181,7 @@ func newPodInfo(pod *corev1.Pod) *podInfo {
 	p.usual = amountsOf(resourcehelper.PodRequests(pod, opts))
 	if p.asksTooMuch() {
 		// If it is on a node already, its affinity means nothing to others.
-		p.over = fmt.Sprintf("the pod has more than %d tolerations, host ports and resources, or an affinity of more than %d bytes: ask for less", maxAsked, maxAffinity)
+		p.over = fmt.Sprintf("the pod has more than %d tolerations, node labels, host ports and resources, or an affinity of more than %d bytes: ask for less", maxAsked, maxAffinity)
 		return p
 	}
 	a := pod.Spec.Affinity

@@ -27,7 +27,7 @@ type message struct {
 	Complete bool                 `json:"complete,omitempty"`
 	Draining bool                 `json:"draining,omitempty"` // the server is about to leave
 	Samples  []Sample             `json:"samples,omitempty"`  // of its sessions, every beatsPerSample
-	// Evictions come with the samples. Servers of before do not send them.
+	// Evictions come with the samples. Older servers do not send them.
 	Evictions *Evictions `json:"evictions,omitempty"`
 }
 
