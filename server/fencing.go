@@ -79,8 +79,8 @@ func (e *entry) supersede(old, by uint64) {
 	}
 }
 
-// buryLocked keeps an entry whose last session was m.
-func (r *registry) buryLocked(e *entry, m *member, now time.Time) {
+// setAbsentLocked keeps an entry whose last session was m.
+func (r *registry) setAbsentLocked(e *entry, m *member, now time.Time) {
 	after := r.takeBack
 	if e.left {
 		after = min(after, takeBackLeft)
@@ -102,8 +102,8 @@ func (r *registry) expireLocked(now time.Time) {
 	}
 }
 
-// unburyLocked makes e an entry with sessions again, of instance by.
-func (r *registry) unburyLocked(e *entry, by uint64) {
+// setPresentLocked makes e an entry with sessions again, of instance by.
+func (r *registry) setPresentLocked(e *entry, by uint64) {
 	if e.gone == nil {
 		return
 	}

@@ -113,8 +113,8 @@ func (h *history) watch(m *member) {
 	m.session.Tell(func(l tunnel.LinkState) {
 		h.mu.Lock()
 		defer h.mu.Unlock()
-		m.told = l
-		h.toldLocked(m)
+		m.linkState = l
+		h.linkStateLocked(m)
 	})
 }
 
@@ -139,30 +139,30 @@ func (h *history) attach(m *member, at time.Time, current func(node string) *mem
 	r.seen = Observation{Node: m.node, Connected: m.since, Instance: m.hello.Instance}
 	r.add(Change{At: at, State: Attached, Heard: heard, Session: m.id, Transport: m.transport, Addr: m.addr.String()})
 	h.notifyLocked(m.node)
-	h.toldLocked(m)
+	h.linkStateLocked(m)
 }
 
-// toldLocked records a state that m's session reported.
-func (h *history) toldLocked(m *member) {
+// linkStateLocked records a state that m's session reported.
+func (h *history) linkStateLocked(m *member) {
 	r := h.nodes[m.node]
 	if r == nil || r.member != m {
 		return
 	}
 	c := *r.latest()
-	was, parked, why := c.State == Parked, !m.told.Parked.IsZero(), causeOf(m.told.Cause)
+	was, parked, why := c.State == Parked, !m.linkState.Parked.IsZero(), causeOf(m.linkState.Cause)
 	if parked == was && (!parked || why == c.Cause) {
 		return
 	}
 	c.At, c.State, c.Cause, c.Err = time.Now(), Attached, 0, ""
 	if parked {
-		c.State, c.Cause, c.Err = Parked, why, text(m.told.Cause)
+		c.State, c.Cause, c.Err = Parked, why, text(m.linkState.Cause)
 		if !was { // or the cause was reported later
-			c.At = m.told.Parked
+			c.At = m.linkState.Parked
 		}
 	}
-	c.Heard = m.told.Heard
-	if m.told.Addr != nil {
-		c.Addr = m.told.Addr.String()
+	c.Heard = m.linkState.Heard
+	if m.linkState.Addr != nil {
+		c.Addr = m.linkState.Addr.String()
 	}
 	r.add(c)
 	h.notifyLocked(m.node)
@@ -187,7 +187,7 @@ func (h *history) end(m *member, err error) {
 	c.At, c.State, c.Cause, c.Err = time.Now(), Detached, why, said
 	r.add(c)
 	r.member, r.seen = nil, last
-	h.buryLocked(m.node, r)
+	h.appendGoneLocked(m.node, r)
 	h.notifyLocked(m.node)
 }
 
@@ -208,13 +208,13 @@ func (h *history) refuse(node, addr string, err error) {
 	r.seen.Node = node
 	r.add(c)
 	if r.place == nil {
-		h.buryLocked(node, r)
+		h.appendGoneLocked(node, r)
 	}
 	h.notifyLocked(node)
 }
 
-// buryLocked appends r to gone and deletes the oldest ones above the limit.
-func (h *history) buryLocked(node string, r *record) {
+// appendGoneLocked appends r to gone and deletes the oldest ones above the limit.
+func (h *history) appendGoneLocked(node string, r *record) {
 	if r.forgotten {
 		delete(h.nodes, node)
 		return

@@ -35,13 +35,13 @@ const (
 // that protocol's refusal with the version to install, and logs that once a minute for each
 // address. It owns ln.
 func NewOlder(ln net.Listener, version string, o tunnel.Options) (tunnel.Listener, error) {
-	var told strangers.LogLimiter
+	var logged strangers.LogLimiter
 	return carrier.Listen(ln, "hawser/1", olderProtocols[:], nil, o, func(ctx context.Context, c *tls.Conn) (tunnel.Session, error) {
 		stop := context.AfterFunc(ctx, func() { _ = c.NetConn().Close() })
 		defer stop()
 		defer func() { _ = c.Close() }() // it has the refusal, or has left
 		who, _ := carrier.Identity(carrier.PeerOf(c, "hawser/1"))
-		if more, ok := told.Allow(c.RemoteAddr()); ok {
+		if more, ok := logged.Allow(c.RemoteAddr()); ok {
 			o.Logger().Warn("agent is too old: install the version of this server on its node",
 				"addr", c.RemoteAddr().String(), "identity", who, "protocol", c.ConnectionState().NegotiatedProtocol, "version", version, "others", more)
 		}

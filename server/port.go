@@ -222,30 +222,30 @@ func (p *Port) peek(ctx context.Context, c net.Conn) (read []byte, alpn []string
 // peekHello lets crypto/tls read the ClientHello from a connection that cannot write, and
 // stops it there. r's deadline is the bound.
 func peekHello(ctx context.Context, r io.Reader) (read []byte, alpn []string, err error) {
-	e := &eavesdropper{r: r}
-	heard := false
-	stop := errors.New("heard enough")
+	e := &helloReader{r: r}
+	got := false
+	stop := errors.New("the ClientHello was read")
 	_ = tls.Server(e, &tls.Config{
 		GetConfigForClient: func(h *tls.ClientHelloInfo) (*tls.Config, error) {
-			alpn, heard = slices.Clone(h.SupportedProtos), true
+			alpn, got = slices.Clone(h.SupportedProtos), true
 			return nil, stop
 		},
 	}).HandshakeContext(context.WithoutCancel(ctx)) // always fails; e has the error of r
-	if !heard && e.err != nil {
+	if !got && e.err != nil {
 		return nil, nil, e.err
 	}
 	return e.read, alpn, nil
 }
 
-// An eavesdropper is a connection that records what is read and discards writes.
-type eavesdropper struct {
+// A helloReader is a connection that records what is read and discards writes.
+type helloReader struct {
 	net.Conn // nil: only the methods below are used before the ClientHello is answered
 	r        io.Reader
 	read     []byte
 	err      error
 }
 
-func (e *eavesdropper) Read(p []byte) (int, error) {
+func (e *helloReader) Read(p []byte) (int, error) {
 	room := maxHello - len(e.read)
 	if room <= 0 {
 		e.err = errHelloTooLong
@@ -259,11 +259,11 @@ func (e *eavesdropper) Read(p []byte) (int, error) {
 	return n, err
 }
 
-func (e *eavesdropper) Write(p []byte) (int, error)      { return len(p), nil } // discards alerts
-func (e *eavesdropper) Close() error                     { return nil }
-func (e *eavesdropper) SetDeadline(time.Time) error      { return nil }
-func (e *eavesdropper) SetReadDeadline(time.Time) error  { return nil }
-func (e *eavesdropper) SetWriteDeadline(time.Time) error { return nil }
+func (e *helloReader) Write(p []byte) (int, error)      { return len(p), nil } // discards alerts
+func (e *helloReader) Close() error                     { return nil }
+func (e *helloReader) SetDeadline(time.Time) error      { return nil }
+func (e *helloReader) SetReadDeadline(time.Time) error  { return nil }
+func (e *helloReader) SetWriteDeadline(time.Time) error { return nil }
 
 // A replayed connection returns the peeked bytes first.
 type replayed struct {

@@ -40,7 +40,7 @@ type member struct {
 
 	dialsMade, dialsFailed atomic.Uint64
 
-	told tunnel.LinkState // the latest state that the session reported; guarded by the history's mu
+	linkState tunnel.LinkState // the latest state that the session reported; guarded by the history's mu
 
 	// turned holds a token if the goroutine that serves the session must check it: demoted
 	// has changed, it is dismissed, or the server leaves.
@@ -49,7 +49,7 @@ type member struct {
 
 	// The registry's mu guards the following.
 	demoted bool // a newer session gets the dials and this one continues
-	parting bool // the agent was requested to close it: it gets no dials again
+	closing bool // the agent was requested to close it: it gets no dials again
 }
 
 // turnLocked records whether m gets dials, and wakes the goroutine that serves it.
@@ -74,7 +74,7 @@ func (m *member) dismiss(why error) {
 
 // usableLocked reports whether m may get dials again.
 func (m *member) usableLocked() bool {
-	return !m.parting && !m.leaving() && m.session.Context().Err() == nil
+	return !m.closing && !m.leaving() && m.session.Context().Err() == nil
 }
 
 // leaving reports whether the agent announced that it leaves.
@@ -226,7 +226,7 @@ func (r *registry) judgeLocked(m *member) (*entry, seat) {
 func (r *registry) seatLocked(e *entry, m *member, s *seat) {
 	switch s.verdict {
 	case admit:
-		r.unburyLocked(e, m.hello.Instance)
+		r.setPresentLocked(e, m.hello.Instance)
 	case takeover:
 		e.supersede(s.there.hello.Instance, m.hello.Instance)
 		s.dismissed, e.older, e.left = e.members(), nil, false
@@ -268,7 +268,7 @@ func (r *registry) detach(m *member, left bool) (promoted *member) {
 		r.notifyLocked(m.node)
 	}
 	if e.newest() == nil {
-		r.buryLocked(e, m, time.Now())
+		r.setAbsentLocked(e, m, time.Now())
 	}
 	return promoted
 }
@@ -301,8 +301,8 @@ func (e *entry) promoteLocked() *member {
 func (r *registry) part(m *member) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	m.parting = m.demoted || m.leaving()
-	return m.parting
+	m.closing = m.demoted || m.leaving()
+	return m.closing
 }
 
 // isDemoted reports whether another session gets the dials of m's node.

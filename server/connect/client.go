@@ -30,10 +30,10 @@ const (
 	// watchAfter is how long a dial may take before it is checked whether the client
 	// still waits for it. Most dials end earlier and cost no check.
 	watchAfter = 100 * time.Millisecond
-	// parting is how long the connection is read after the last answer. If it were closed
+	// lingerTimeout is how long the connection is read after the last answer. If it were closed
 	// with unread data, TCP would send a reset, and the client could lose the answer (RFC
 	// 9112, 9.6).
-	parting = 500 * time.Millisecond
+	lingerTimeout = 500 * time.Millisecond
 )
 
 // past is a deadline that has passed. It is written here once and never changed.
@@ -321,6 +321,6 @@ func (c *client) say(r *http.Request, status int, text string, h http.Header) {
 // part closes a connection after its last answer.
 func (c *client) part() {
 	_ = tunnel.CloseWrite(c.conn) // these bytes are discarded
-	_ = c.conn.SetReadDeadline(time.Now().Add(parting))
+	_ = c.conn.SetReadDeadline(time.Now().Add(lingerTimeout))
 	_, _ = io.CopyN(io.Discard, c.conn, 64<<10)
 }

@@ -85,7 +85,7 @@ func (l *link) follow(ctx, dialing context.Context) error {
 	defer func() { _ = s.Close() }() // its end is what matters
 	defer context.AfterFunc(ctx, func() { _ = s.Close() })()
 	dctx, cancel = context.WithTimeout(dialing, dialTimeout)
-	st, err := tunnel.Connect(dctx, s, toldNetwork, toldAddr)
+	st, err := tunnel.Connect(dctx, s, sessionsNetwork, sessionsAddr)
 	cancel()
 	if err != nil {
 		return err

@@ -67,8 +67,8 @@ const nodeKey = "node"
 
 // The address of the stream on which a server announces its sessions.
 const (
-	toldNetwork = "hawser"
-	toldAddr    = "sessions"
+	sessionsNetwork = "hawser"
+	sessionsAddr    = "sessions"
 )
 
 // A Peer is another server.

@@ -185,7 +185,7 @@ func TestIdentities(t *testing.T) {
 		return err
 	}
 	told := func(ctx context.Context, s tunnel.Session) error {
-		_, err := tunnel.Connect(ctx, s, toldNetwork, toldAddr)
+		_, err := tunnel.Connect(ctx, s, sessionsNetwork, sessionsAddr)
 		return err
 	}
 	pass := func(ctx context.Context, s tunnel.Session) error {
@@ -278,7 +278,7 @@ func TestSameID(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	if _, err := tunnel.Connect(ctx, s, toldNetwork, toldAddr); !errors.Is(err, tunnel.Invalid) {
+	if _, err := tunnel.Connect(ctx, s, sessionsNetwork, sessionsAddr); !errors.Is(err, tunnel.Invalid) {
 		t.Errorf("%v", err)
 	}
 }

@@ -112,7 +112,7 @@ func (v *visit) answer(ctx context.Context, r *tunnel.Request) {
 	switch {
 	case v.id == v.peers.cfg.ID:
 		_ = r.Reject(tunnel.Invalid, "this is the server itself, or another one with its ID, "+v.id) // the opener is told why
-	case r.Network == toldNetwork && r.Addr == toldAddr:
+	case r.Network == sessionsNetwork && r.Addr == sessionsAddr:
 		v.tell(ctx, r)
 	case node == "" || r.Network != "tcp":
 		_ = r.Reject(tunnel.Invalid, "a server may only ask for its sessions, or dial into a node")
