@@ -65,6 +65,7 @@ type conn struct {
 	movingSince  time.Time // since when data has been received without a long pause
 	lastData     time.Time // when stream data was last received
 	lastSent     time.Time // when a turn was last written
+	lastSmall    uint64    // ID of the stream whose small data was written last
 	lastOwned    time.Time // when a stream last used it as its own
 	owners       int       // sending streams that use it as their own
 }

@@ -3,6 +3,7 @@
 package qmux
 
 import (
+	"runtime"
 	"time"
 
 	"github.com/hawser-project/hawser/tunnel/carrier"
@@ -12,8 +13,8 @@ const (
 	// turnSize is how many bytes of one stream are written before another stream has its
 	// turn. On a slow path it is fewer: see pace.
 	turnSize = 4 * (record - headroom)
-	// smallPerTurn is how many streams with little to send go before one with bulk.
-	smallPerTurn = 8
+	// crowded is how soon after a turn another stream's data may find company.
+	crowded = 200 * time.Microsecond
 )
 
 // A queue has the streams that wait for their turn, first in, first out.
@@ -53,8 +54,26 @@ type turn struct {
 
 // sendLocked queues st, and writes if no write is in progress.
 func (s *Session) sendLocked(st *stream) {
-	if c := s.connFor(st); c != nil && st.queueLocked(c) {
-		c.startWritingLocked()
+	c := s.connFor(st)
+	if c == nil || !st.queueLocked(c) || c.writing {
+		return
+	}
+	if st.id != c.lastSmall && time.Since(c.lastSent) < crowded {
+		c.yieldLocked()
+	}
+	c.startWritingLocked()
+}
+
+// yieldLocked lets other goroutines queue what they have before the next turn. Where many
+// streams have little to send, one record and one system call serve several of them.
+func (c *conn) yieldLocked() {
+	c.writing = true
+	c.s.mu.Unlock()
+	runtime.Gosched()
+	c.s.mu.Lock()
+	c.writing = false
+	if c.detached {
+		c.s.requeueLocked(c)
 	}
 }
 
@@ -250,10 +269,12 @@ func (c *conn) turnDoneLocked(t *turn, err error) {
 func (c *conn) takeTurnLocked(t *turn) {
 	owed := c.inFlight > 0
 	c.appendControlLocked(t)
-	for i := 0; i < smallPerTurn && t.room() > headroom+smallWrite; i++ {
-		if st := c.popLocked(&c.small); st != nil {
-			c.takeSmallLocked(t, st)
+	for t.room() > headroom+smallWrite {
+		st := c.popLocked(&c.small)
+		if st == nil {
+			break
 		}
+		c.takeSmallLocked(t, st)
 	}
 	if st := c.popLocked(&c.bulk); st != nil {
 		c.takeBulkLocked(t, st)
@@ -300,6 +321,7 @@ func (c *conn) takeSmallLocked(t *turn, st *stream) {
 	for i := range pieces {
 		t.add(pieces[i].b.buf[pieces[i].from:pieces[i].to])
 	}
+	c.lastSmall = st.id
 	if c == c.s.firstLocked() {
 		noteSmall()
 	}

@@ -17,7 +17,9 @@ import (
 // session of a transport.
 func Benchmark(b *testing.B, pair Make) {
 	b.Run("dial", func(b *testing.B) { benchDial(b, pair) })
-	b.Run("round-trip", func(b *testing.B) { benchRoundTrip(b, pair) })
+	for _, streams := range []int{1, 64} {
+		b.Run(fmt.Sprintf("round-trip/streams=%d", streams), func(b *testing.B) { benchRoundTrip(b, pair, streams) })
+	}
 	for _, streams := range []int{1, 16} {
 		b.Run(fmt.Sprintf("throughput/streams=%d", streams), func(b *testing.B) { benchThroughput(b, pair, streams) })
 	}
@@ -69,22 +71,33 @@ func benchDial(b *testing.B, pair Make) {
 	}
 }
 
-func benchRoundTrip(b *testing.B, pair Make) {
+// benchRoundTrip has a byte come back on each of so many streams, over and over.
+func benchRoundTrip(b *testing.B, pair Make, streams int) {
 	s := benchPair(b, pair, func(st tunnel.Stream) { _, _ = io.Copy(st, st) })
-	st, err := tunnel.Connect(b.Context(), s, "tcp", "target:1")
-	if err != nil {
-		b.Fatal(err)
+	work := make(chan struct{}, streams)
+	var wg sync.WaitGroup
+	for range streams {
+		st, err := tunnel.Connect(b.Context(), s, "tcp", "target:1")
+		if err != nil {
+			b.Fatal(err)
+		}
+		wg.Go(func() {
+			buf := make([]byte, 1)
+			for range work { // to the end, or the loop below waits for ever
+				if _, err := st.Write(buf); err != nil {
+					b.Error(err)
+				} else if _, err := io.ReadFull(st, buf); err != nil {
+					b.Error(err)
+				}
+			}
+			_ = st.Close()
+		})
 	}
-	buf := make([]byte, 1)
 	for b.Loop() {
-		if _, err := st.Write(buf); err != nil {
-			b.Fatal(err)
-		}
-		if _, err := io.ReadFull(st, buf); err != nil {
-			b.Fatal(err)
-		}
+		work <- struct{}{}
 	}
-	_ = st.Close()
+	close(work)
+	wg.Wait()
 }
 
 func benchThroughput(b *testing.B, pair Make, streams int) {
