@@ -79,7 +79,7 @@ func (h *Hub) dial(ctx context.Context, network, addr string, try attempt) (*con
 		return nil, nowhere, err
 	}
 	d := tunnel.Dial{Network: "tcp", Addr: target, Name: addr}
-	return h.patiently(ctx, node, d, func() (*conn, way, error) { return h.dialNow(ctx, node, d, try) })
+	return h.dialWaiting(ctx, node, d, func() (*conn, way, error) { return h.dialNow(ctx, node, d, try) })
 }
 
 // dialNow tries the sessions that there are now.
@@ -90,30 +90,30 @@ func (h *Hub) dialNow(ctx context.Context, node string, d tunnel.Dial, try attem
 	m := h.registry.find(node)
 	first := m == nil || m.leaving() || !m.parked().IsZero() // another server may be quicker
 	if first {
-		c, other, eerr := h.elsewhere(ctx, node, d)
+		c, other, eerr := h.dialElsewhere(ctx, node, d)
 		code := tunnel.CodeOf(eerr)
 		if other.transport != "" && (!code.Away() || m == nil && code == tunnel.Parked) {
 			return c, other, eerr
 		}
-		c, w, err := h.into(ctx, node, d, try, h.beyond)
+		c, w, err := h.dialSessions(ctx, node, d, try, h.dialBeyond)
 		if code == tunnel.Draining && tunnel.CodeOf(err) == tunnel.NoNode {
 			return nil, other, eerr
 		}
 		return c, w, err
 	}
-	c, w, err := h.into(ctx, node, d, try, h.beyond)
+	c, w, err := h.dialSessions(ctx, node, d, try, h.dialBeyond)
 	if ctx.Err() != nil || !tunnel.CodeOf(err).Away() {
 		return c, w, err
 	}
-	if c, other, eerr := h.elsewhere(ctx, node, d); other.transport != "" && !tunnel.CodeOf(eerr).Away() {
+	if c, other, eerr := h.dialElsewhere(ctx, node, d); other.transport != "" && !tunnel.CodeOf(eerr).Away() {
 		return c, other, eerr
 	}
 	return nil, w, err
 }
 
-// into tries this server's sessions of node. If a session is lost during the dial it tries
+// dialSessions tries this server's sessions of node. If a session is lost during the dial it tries
 // the next one, once. If there is none it calls otherwise.
-func (h *Hub) into(ctx context.Context, node string, d tunnel.Dial, try attempt,
+func (h *Hub) dialSessions(ctx context.Context, node string, d tunnel.Dial, try attempt,
 	otherwise func(context.Context, string, tunnel.Dial) (*conn, way, error),
 ) (*conn, way, error) {
 	var (
@@ -148,7 +148,7 @@ func (h *Hub) into(ctx context.Context, node string, d tunnel.Dial, try attempt,
 // connect dials and waits for the answer.
 func (h *Hub) connect(ctx context.Context, m *member, d tunnel.Dial) (*conn, error) {
 	began := time.Now()
-	patient, cancel := h.patience(ctx, m)
+	patient, cancel := h.withParkedTimeout(ctx, m)
 	defer cancel()
 	s, err := d.Connect(patient, m.session)
 	if err != nil {
@@ -185,8 +185,8 @@ func (h *Hub) start(ctx context.Context, m *member, d tunnel.Dial) (*conn, error
 	return c, nil
 }
 
-// patience bounds a dial into a parked session.
-func (h *Hub) patience(ctx context.Context, m *member) (context.Context, func()) {
+// withParkedTimeout bounds a dial into a parked session.
+func (h *Hub) withParkedTimeout(ctx context.Context, m *member) (context.Context, func()) {
 	if m.parked().IsZero() {
 		return ctx, func() {}
 	}
@@ -234,8 +234,8 @@ func (e *reconnecting) Error() string {
 
 func (e *reconnecting) Unwrap() error { return tunnel.Parked }
 
-// beyond dials into a node that has no session.
-func (h *Hub) beyond(ctx context.Context, node string, d tunnel.Dial) (*conn, way, error) {
+// dialBeyond dials into a node that has no session.
+func (h *Hub) dialBeyond(ctx context.Context, node string, d tunnel.Dial) (*conn, way, error) {
 	if h.config.Beyond != nil {
 		if dial, ok := h.config.Beyond(node); ok {
 			w, began := way{transport: h.config.BeyondName, node: node}, time.Now()
@@ -247,11 +247,11 @@ func (h *Hub) beyond(ctx context.Context, node string, d tunnel.Dial) (*conn, wa
 			return h.around(&h.ledger.around, c, d), w, nil
 		}
 	}
-	return h.absent(ctx, node, d)
+	return h.noSession(ctx, node, d)
 }
 
-// absent is the outcome of a dial into a node that has no session here.
-func (h *Hub) absent(_ context.Context, node string, d tunnel.Dial) (*conn, way, error) {
+// noSession is the outcome of a dial into a node that has no session here.
+func (h *Hub) noSession(_ context.Context, node string, d tunnel.Dial) (*conn, way, error) {
 	err := &tunnel.DialError{Addr: d.Name, Code: tunnel.NoNode, Text: "node " + node + " is not connected"}
 	if h.expected(node) {
 		err = HasLeft(node, d)

@@ -14,9 +14,9 @@ import (
 // viaPeer is the transport label of dials through another server.
 const viaPeer = "peer"
 
-// elsewhere dials into a node through another server. The route is zero if no server is
+// dialElsewhere dials into a node through another server. The route is zero if no server is
 // known to have the node.
-func (h *Hub) elsewhere(ctx context.Context, node string, d tunnel.Dial) (*conn, way, error) {
+func (h *Hub) dialElsewhere(ctx context.Context, node string, d tunnel.Dial) (*conn, way, error) {
 	if h.config.Elsewhere == nil {
 		return nil, way{}, nil
 	}
@@ -43,6 +43,6 @@ func (h *Hub) DialHere(ctx context.Context, node, network, addr string) (net.Con
 		if h.stopping.Load() {
 			return nil, way{transport: "none", node: node}, &tunnel.DialError{Addr: addr, Code: tunnel.Draining, Text: textLeaving}
 		}
-		return h.into(ctx, node, d, h.connect, h.absent)
+		return h.dialSessions(ctx, node, d, h.connect, h.noSession)
 	})
 }

@@ -130,8 +130,8 @@ func (m *member) where() string {
 	return cmp.Or(m.session.Link().Addr, m.addr).String()
 }
 
-// turnAway refuses m and logs why: another instance is connected.
-func (h *Hub) turnAway(m, there *member) error {
+// refuseFenced refuses m and logs why: another instance is connected.
+func (h *Hub) refuseFenced(m, there *member) error {
 	h.metrics.clones.Inc()
 	state := "is connected"
 	if l := there.session.Link(); !l.Parked.IsZero() {
@@ -143,9 +143,9 @@ func (h *Hub) turnAway(m, there *member) error {
 		"another agent with this node's identity, at %s, took over from this one, at %s, and %s", there.where(), m.addr, state)}
 }
 
-// turnAwayFor refuses m because the last instance, which is not connected, may still run
+// refuseBarred refuses m because the last instance, which is not connected, may still run
 // the node's pods.
-func (h *Hub) turnAwayFor(m *member, gone *absence) error {
+func (h *Hub) refuseBarred(m *member, gone *absence) error {
 	h.metrics.clones.Inc()
 	back := gone.takeBack.UTC().Format(time.RFC3339)
 	h.log.Warn("an agent whose node another one took over is not taken back yet: the other one may still run the pods",

@@ -44,11 +44,11 @@ func (h *Hub) MayResume(p tunnel.Peer) error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	return h.mayBe(ctx, node, p)
+	return h.checkPeer(ctx, node, p)
 }
 
-// mayBe calls Config.Admit. A refusal wraps Denied, or the code that Admit returned.
-func (h *Hub) mayBe(ctx context.Context, node string, p tunnel.Peer) error {
+// checkPeer calls Config.Admit. A refusal wraps Denied, or the code that Admit returned.
+func (h *Hub) checkPeer(ctx context.Context, node string, p tunnel.Peer) error {
 	if h.config.Admit == nil {
 		return nil
 	}

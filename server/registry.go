@@ -296,9 +296,9 @@ func (e *entry) promoteLocked() *member {
 	return best
 }
 
-// part reports whether the agent may be requested to close m, which has no open stream, because
+// markClosing reports whether the agent may be requested to close m, which has no open stream, because
 // another session gets the dials. From then on m gets no dials again.
-func (r *registry) part(m *member) bool {
+func (r *registry) markClosing(m *member) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	m.closing = m.demoted || m.leaving()

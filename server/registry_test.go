@@ -145,7 +145,7 @@ func TestRegistryPromotes(t *testing.T) {
 		t.Errorf("the older session does not serve: %v, %v", older, r.find("n"))
 	}
 	<-changed
-	if r.part(one) {
+	if r.markClosing(one) {
 		t.Error("a session that serves may be told to hang up")
 	}
 	if _, s := r.session(1, 1, ""); s.verdict != stale {
@@ -155,7 +155,7 @@ func TestRegistryPromotes(t *testing.T) {
 	if s.demoted != one || r.find("n") != three {
 		t.Errorf("another move: %+v", s)
 	}
-	if !r.part(one) {
+	if !r.markClosing(one) {
 		t.Error("a demoted session may not be told to hang up")
 	}
 	if r.detach(three, false) != nil || r.find("n") != nil {

@@ -43,9 +43,9 @@ func (h *Hub) Expected(o *Observation) bool {
 	return o.State == Detached && o.Cause == Left && time.Since(o.At) < h.config.RestartPatience
 }
 
-// patiently dials, and retries at each change of a node whose agent is leaving or has left,
+// dialWaiting dials, and retries at each change of a node whose agent is leaving or has left,
 // for Config.RestartPatience.
-func (h *Hub) patiently(ctx context.Context, node string, d tunnel.Dial, dial func() (*conn, way, error)) (*conn, way, error) {
+func (h *Hub) dialWaiting(ctx context.Context, node string, d tunnel.Dial, dial func() (*conn, way, error)) (*conn, way, error) {
 	c, w, err := dial()
 	if tunnel.CodeOf(err) != tunnel.Draining || h.config.RestartPatience == 0 || !h.registry.await(node) {
 		return c, w, err

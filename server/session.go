@@ -17,21 +17,21 @@ import (
 const (
 	// linger is how long an ending session is kept after its last stream.
 	linger = 500 * time.Millisecond
-	// partingPatience is how long an agent may take to read the rest of a session without
+	// drainTimeout is how long an agent may take to read the rest of a session without
 	// open streams here.
-	partingPatience = 30 * time.Second
+	drainTimeout = 30 * time.Second
 	// sendAwayTimeout is how long a refused agent may take to send its hello.
 	sendAwayTimeout = 2 * time.Second
 )
 
 // session serves s until it ends, is replaced, or ctx is done.
 //
-// One goroutine of each idle session waits in session, live, serve and watch. Its stack
+// One goroutine of each idle session waits in session, serveMember, serve and watch. Its stack
 // needs 4 KiB if these use less than 1,248 bytes, else 8 KiB. What they do before and after
 // the wait is therefore in separate functions.
 func (h *Hub) session(ctx context.Context, s tunnel.Session) {
 	if m := h.receive(ctx, s); m != nil {
-		h.live(ctx, m)
+		h.serveMember(ctx, m)
 	}
 }
 
@@ -45,7 +45,7 @@ func (h *Hub) receive(ctx context.Context, s tunnel.Session) *member {
 		return nil
 	}
 	var m *member
-	greeting, node, err := h.hear(ctx, s)
+	greeting, node, err := h.readHello(ctx, s)
 	if err == nil {
 		m, err = h.welcome(ctx, s, greeting, node)
 	}
@@ -63,11 +63,11 @@ func (h *Hub) receive(ctx context.Context, s tunnel.Session) *member {
 	return m
 }
 
-// live serves m, which has been admitted, until it ends.
-func (h *Hub) live(ctx context.Context, m *member) { h.bury(m, h.serve(ctx, m)) }
+// serveMember serves m, which has been admitted, until it ends.
+func (h *Hub) serveMember(ctx context.Context, m *member) { h.finish(m, h.serve(ctx, m)) }
 
-// bury cleans up after m, which ended with err.
-func (h *Hub) bury(m *member, err error) {
+// finish cleans up after m, which ended with err.
+func (h *Hub) finish(m *member, err error) {
 	defer m.settled()
 	h.detach(m)
 	if errors.Is(err, tunnel.Revoked) {
@@ -103,7 +103,7 @@ func (h *Hub) settle(ctx context.Context, m *member) error {
 	}
 	place := h.registry.settle(m)
 	h.history.attach(m, time.Now(), h.registry.holder) // before those that it replaces end
-	if err := h.judged(m, place); err != nil {
+	if err := h.applyVerdict(m, place); err != nil {
 		return err
 	}
 	m.waits = false
@@ -121,9 +121,9 @@ func (h *Hub) detach(m *member) {
 	h.history.attach(older, time.Now(), h.registry.holder)
 }
 
-// hear waits for the hello of s and returns its node. On error s has been ended, and the
+// readHello waits for the hello of s and returns its node. On error s has been ended, and the
 // error logged.
-func (h *Hub) hear(ctx context.Context, s tunnel.Session) (*tunnel.Greeting, string, error) {
+func (h *Hub) readHello(ctx context.Context, s tunnel.Session) (*tunnel.Greeting, string, error) {
 	log := h.log.With("addr", s.Peer().Addr.String())
 	hctx, cancel := context.WithTimeout(ctx, helloTimeout)
 	greeting, err := tunnel.Await(hctx, s)
@@ -166,14 +166,14 @@ func (h *Hub) welcome(ctx context.Context, s tunnel.Session, greeting *tunnel.Gr
 	place := h.registry.attach(m)
 	m.waits = place.waits
 	h.history.attach(m, m.since, h.registry.holder)
-	if err := h.judged(m, place); err != nil {
+	if err := h.applyVerdict(m, place); err != nil {
 		h.refuse(greeting, err)
 		h.ledger.close(m)
 		return nil, err
 	}
 	// Checked again now that End finds the session: End may have been called before it was
 	// registered.
-	if err := h.mayBe(ctx, node, s.Peer()); err != nil {
+	if err := h.checkPeer(ctx, node, s.Peer()); err != nil {
 		h.detach(m)
 		h.refuse(greeting, err)
 		h.history.end(m, err)
@@ -216,15 +216,15 @@ func (h *Hub) admit(ctx context.Context, s tunnel.Session, hello tunnel.Hello) (
 	if h.isLeaving() {
 		return "", fmt.Errorf("%w: %s", tunnel.Draining, textLeaving)
 	}
-	if err := h.mayBe(ctx, node, s.Peer()); err != nil {
+	if err := h.checkPeer(ctx, node, s.Peer()); err != nil {
 		return "", err
 	}
 	return node, nil
 }
 
-// judged carries out the registry's verdict: it ends or demotes the older sessions, unless
+// applyVerdict carries out the registry's verdict: it ends or demotes the older sessions, unless
 // the new one waits, or returns why the new one is refused.
-func (h *Hub) judged(m *member, s seat) error {
+func (h *Hub) applyVerdict(m *member, s seat) error {
 	if s.waits {
 		return nil
 	}
@@ -244,9 +244,9 @@ func (h *Hub) judged(m *member, s seat) error {
 	case stale:
 		return fmt.Errorf("%w: a later session of this agent is connected already", tunnel.Replaced)
 	case fenced:
-		return h.turnAway(m, s.there)
+		return h.refuseFenced(m, s.there)
 	case barred:
-		return h.turnAwayFor(m, s.gone)
+		return h.refuseBarred(m, s.gone)
 	}
 	return nil
 }

@@ -61,9 +61,9 @@ func (e *engagement) end(err error) error {
 	return err
 }
 
-// A vigil has the events that watch waits for.
-type vigil struct {
-	told     bool            // the agent was notified that the server leaves
+// A watchState has the events that watch waits for.
+type watchState struct {
+	notified bool            // the agent was notified that the server leaves
 	leaving  <-chan struct{} // nil once the agent announced it
 	idle     <-chan struct{} // nil until the session ends with its last stream
 	ending   error
@@ -75,12 +75,12 @@ type vigil struct {
 // drained. A session that was demoted, or whose agent is about to leave, ends once it has
 // no open stream.
 func (h *Hub) watch(ctx context.Context, m *member, e *engagement) error {
-	v := vigil{leaving: m.control.Draining()}
+	v := watchState{leaving: m.control.Draining()}
 	if m.waits {
 		v.answered, v.late = m.control.Answered(), time.After(helloTimeout)
 	}
 	for {
-		if over, err := h.look(ctx, m, e, &v); over {
+		if over, err := h.handlePoke(ctx, m, e, &v); over {
 			return err
 		}
 		over, err := false, error(nil)
@@ -91,7 +91,7 @@ func (h *Hub) watch(ctx context.Context, m *member, e *engagement) error {
 		case <-v.leaving:
 			v.left(m)
 		case <-v.idle:
-			if v.idle, over = h.part(ctx, m, v.ending); over {
+			if v.idle, over = h.closeIdle(ctx, m, v.ending); over {
 				return v.ending
 			}
 		case <-v.answered:
@@ -106,13 +106,13 @@ func (h *Hub) watch(ctx context.Context, m *member, e *engagement) error {
 }
 
 // left records that the agent announced that it leaves.
-func (v *vigil) left(m *member) {
+func (v *watchState) left(m *member) {
 	v.leaving, v.idle = nil, m.open.idle()
 	v.ending = fmt.Errorf("%w: the agent has left", tunnel.Draining)
 }
 
 // answered registers m, or returns why it is refused.
-func (h *Hub) answered(ctx context.Context, m *member, v *vigil) (over bool, err error) {
+func (h *Hub) answered(ctx context.Context, m *member, v *watchState) (over bool, err error) {
 	v.answered, v.late = nil, nil
 	if err = h.settle(ctx, m); err != nil {
 		h.metrics.refused.WithLabelValues(tunnel.CodeOf(err).Name()).Inc()
@@ -127,16 +127,16 @@ func (h *Hub) dismissed(m *member, why error) error {
 	return why
 }
 
-// look handles a poke of m. It returns whether the session has ended, and why.
-func (h *Hub) look(ctx context.Context, m *member, e *engagement, v *vigil) (over bool, err error) {
+// handlePoke handles a poke of m. It returns whether the session has ended, and why.
+func (h *Hub) handlePoke(ctx context.Context, m *member, e *engagement, v *watchState) (over bool, err error) {
 	if why := m.why.Load(); why != nil {
 		return true, h.dismissed(m, *why)
 	}
 	if ctx.Err() != nil {
 		return true, h.drain(m, e.ended)
 	}
-	if !v.told && h.isLeaving() {
-		v.told = true
+	if !v.notified && h.isLeaving() {
+		v.notified = true
 		h.tellLeaving(m, &e.wg)
 	}
 	switch {
@@ -150,11 +150,11 @@ func (h *Hub) look(ctx context.Context, m *member, e *engagement, v *vigil) (ove
 	return false, nil
 }
 
-// part ends a session without open streams: it sends the agent a goodbye, and the agent
+// closeIdle ends a session without open streams: it sends the agent a goodbye, and the agent
 // closes the session once it has read the data in flight. If a stream was opened meanwhile,
-// part does nothing and returns when to try again. If m gets the node's dials again, it
+// closeIdle does nothing and returns when to try again. If m gets the node's dials again, it
 // does nothing.
-func (h *Hub) part(ctx context.Context, m *member, why error) (idle <-chan struct{}, over bool) {
+func (h *Hub) closeIdle(ctx context.Context, m *member, why error) (idle <-chan struct{}, over bool) {
 	if !m.leaving() { // it may be about to open a stream that it started before it migrated
 		t := time.NewTimer(linger)
 		defer t.Stop()
@@ -167,10 +167,10 @@ func (h *Hub) part(ctx context.Context, m *member, why error) (idle <-chan struc
 			return m.open.idle(), false
 		}
 	}
-	if !h.registry.part(m) {
+	if !h.registry.markClosing(m) {
 		return nil, false
 	}
-	ctx, cancel := context.WithTimeout(ctx, partingPatience)
+	ctx, cancel := context.WithTimeout(ctx, drainTimeout)
 	defer cancel()
 	if err := m.control.Part(ctx, tunnel.GoodbyeOf(why)); err != nil {
 		h.log.Debug("session did not close cleanly", "node", m.node, "err", err)
