@@ -296,8 +296,8 @@ func (e *entry) promoteLocked() *member {
 	return best
 }
 
-// markClosing reports whether the agent may be requested to close m, which has no open stream, because
-// another session gets the dials. From then on m gets no dials again.
+// markClosing reports whether the agent may be requested to close m, which has no open
+// stream, because another session gets the dials. From then on m gets no dials again.
 func (r *registry) markClosing(m *member) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
