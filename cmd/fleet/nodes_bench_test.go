@@ -8,6 +8,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -29,7 +31,7 @@ var (
 	pods      = flag.Int("fleet.pods", 10, "how many pods each gets; with 0 it ends once all were cut and have come back")
 	weightOf  = flag.String("fleet.weight", string(Light), "their weight")
 	graceFlag = flag.Duration("fleet.grace", 0, "node-monitor-grace-period of the server, if not the default")
-	profiles  = flag.String("fleet.profiles", "", "directory for profiles of the server's heap and goroutines once all have joined, and of its CPU while they do")
+	profiles  = flag.String("fleet.profiles", "", "directory for profiles of the server's heap and goroutines once all have joined, of its CPU while they do, and of its CPU and allocations then")
 )
 
 // The marks, for one server on two cores that it shares with the fleet. They are of
@@ -45,8 +47,9 @@ const (
 	// leaseRate is that of 10,000 nodes which renew every ten seconds, to which the
 	// cost of fewer is scaled up.
 	leaseRate = 1000
-	// leaseTime is how long lease renewals are watched.
-	leaseTime = 30 * time.Second
+	// leaseTime is how long lease renewals are watched. By its end the server has given back the
+	// memory that joining took.
+	leaseTime = 45 * time.Second
 )
 
 // BenchmarkNodes shows what a fleet of nodes with pods costs the server: to join,
@@ -66,7 +69,7 @@ func benchmarkNodes(b *testing.B, n int) {
 	}
 	s := startServer(b, args...)
 	s.trim(b)
-	empty, own := s.usage(b), usageOf(b, os.Getpid())
+	empty, own, before := s.usage(b), usageOf(b, os.Getpid()), s.requests(b)
 	profiled := s.profile(b, "cpu", "profile?seconds=40")
 	began := time.Now()
 	f, stop := s.startFleet(b, Config{Nodes: n, Zones: min(n, 4), Weight: Weight(*weightOf), Transport: qmux.Transport()})
@@ -78,6 +81,7 @@ func benchmarkNodes(b *testing.B, n int) {
 		there.cpu-empty.cpu, usageOf(b, os.Getpid()).cpu-own.cpu)
 	b.ReportMetric(rate, "joins/s")
 	b.ReportMetric(1000*(there.cpu-empty.cpu).Seconds()/float64(n), "server-CPU-ms/join")
+	s.logRequests(b, before, n)
 	s.benchLeases(b, n)
 	Trim()
 	s.trim(b)
@@ -85,6 +89,7 @@ func benchmarkNodes(b *testing.B, n int) {
 	mine := usageOf(b, os.Getpid())
 	each := float64(there.rss-empty.rss) / float64(n) / 1024
 	b.Logf("memory: server %d MiB, fleet %d MiB", there.rss>>20, mine.rss>>20)
+	s.logMemory(b)
 	b.ReportMetric(each, "server-KiB/node")
 	b.ReportMetric(float64(mine.rss-own.rss)/float64(n)/1024, "fleet-KiB/node")
 	<-s.profile(b, "heap", "heap?gc=1")
@@ -153,9 +158,13 @@ func (s *site) profile(b *testing.B, name, what string) <-chan struct{} {
 // leases, write a status now and then, and keep their sessions.
 func (s *site) benchLeases(b *testing.B, n int) {
 	b.Helper()
+	allocs := s.profile(b, "leases-allocs", "allocs?seconds=40")
+	profiled := s.profile(b, "leases-cpu", "profile?seconds=40")
 	before, count, revision := s.usage(b), s.metric(b, leaseUpdates), s.revision(b)
 	began := time.Now()
 	<-time.After(leaseTime)
+	<-allocs
+	<-profiled
 	took := time.Since(began)
 	cpu, renewals, writes := s.usage(b).cpu-before.cpu, s.metric(b, leaseUpdates)-count, s.revision(b)-revision
 	if renewals == 0 {
@@ -290,14 +299,76 @@ func (s *site) benchReaction(b *testing.B, f *Fleet) {
 	b.Logf("all Ready again %v after they were let", time.Since(began).Round(time.Millisecond))
 }
 
-// metric reads one of the server's.
-func (s *site) metric(tb testing.TB, name string) float64 {
+// requests are those that the server has answered, by verb and resource.
+func (s *site) requests(tb testing.TB) map[string]float64 {
+	tb.Helper()
+	sums := make(map[string]float64)
+	for line := range strings.Lines(s.metrics(tb)) {
+		if !strings.HasPrefix(line, "apiserver_request_total{") {
+			continue
+		}
+		labels := make(map[string]string)
+		for _, m := range labelOf.FindAllStringSubmatch(line, -1) {
+			labels[m[1]] = m[2]
+		}
+		kind := labels["verb"] + " " + labels["resource"]
+		if sub := labels["subresource"]; sub != "" {
+			kind += "/" + sub
+		}
+		v, err := strconv.ParseFloat(strings.TrimSpace(line[strings.LastIndexByte(line, ' '):]), 64)
+		if err != nil {
+			tb.Fatal(err)
+		}
+		sums[kind] += v
+	}
+	return sums
+}
+
+var labelOf = regexp.MustCompile(`(\w+)="([^"]*)"`)
+
+// logRequests shows how many requests each of n nodes took since before, if most of them took one.
+func (s *site) logRequests(b *testing.B, before map[string]float64, n int) {
+	b.Helper()
+	var lines []string
+	sum := 0.0
+	for kind, v := range s.requests(b) {
+		each := (v - before[kind]) / float64(n)
+		if sum += each; each > 0.5 {
+			lines = append(lines, fmt.Sprintf("%.1f %s", each, kind))
+		}
+	}
+	slices.Sort(lines)
+	b.Logf("requests a node: %.1f: %s", sum, strings.Join(lines, ", "))
+}
+
+// logMemory shows what the server's memory is taken by, in MiB.
+func (s *site) logMemory(b *testing.B) {
+	b.Helper()
+	of := func(name string) float64 { return s.metric(b, "go_memstats_"+name+"_bytes") / (1 << 20) }
+	alloc, inuse := of("heap_alloc"), of("heap_inuse")
+	status, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(s.pid), "status"))
+	if err != nil {
+		b.Fatal(err)
+	}
+	files := regexp.MustCompile(`RssFile:\s*(.*)`).FindSubmatch(status)
+	b.Logf("memory of the server: %.0f MiB of heap, %.0f between objects, %.0f free and not given back, %.0f of stacks; %s of pages of files",
+		alloc, inuse-alloc, of("heap_idle")-of("heap_released"), of("stack_inuse"), files[1])
+}
+
+// metrics are all of the server's.
+func (s *site) metrics(tb testing.TB) string {
 	tb.Helper()
 	text, err := s.api.Discovery().RESTClient().Get().AbsPath("/metrics").DoRaw(tb.Context())
 	if err != nil {
 		tb.Fatal(err)
 	}
-	for line := range strings.Lines(string(text)) {
+	return string(text)
+}
+
+// metric reads one of the server's.
+func (s *site) metric(tb testing.TB, name string) float64 {
+	tb.Helper()
+	for line := range strings.Lines(s.metrics(tb)) {
 		if rest, ok := strings.CutPrefix(line, name+" "); ok {
 			v, err := strconv.ParseFloat(strings.TrimSpace(rest), 64)
 			if err != nil {
