@@ -28,6 +28,8 @@ func newClient(c *rest.Config) (_ kubernetes.Interface, idle func(), err error) 
 		TLSClientConfig: conf, ForceAttemptHTTP2: true, Proxy: http.ProxyFromEnvironment,
 		TLSHandshakeTimeout: 10 * time.Second, IdleConnTimeout: 90 * time.Second,
 		HTTP2: &http.HTTP2Config{SendPingTimeout: 30 * time.Second, PingTimeout: 15 * time.Second},
+		// The server would compress each change of each node.
+		DisableCompression: true,
 	}
 	rt, err := rest.HTTPWrappersForConfig(c, t)
 	if err != nil {

@@ -325,6 +325,8 @@ func (o *serverOptions) identity(keys *pki.PKI, name string) *clientrest.Config 
 			CAFile: keys.Path(pki.CA, false), CertFile: keys.Path(name, false), KeyFile: keys.Path(name, true),
 		},
 		UserAgent: "hawser-" + name,
+		// To compress each event of a watch costs more than to send it within this machine.
+		DisableCompression: true,
 	}
 }
 

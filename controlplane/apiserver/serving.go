@@ -173,6 +173,8 @@ func serving(l net.Listener) (*genericapiserver.SecureServingInfo, *rest.Config,
 		return nil, nil, fmt.Errorf("loopback client: %w", err)
 	}
 	loopback.UserAgent = "hawser-apiserver"
+	// To compress each event of a watch costs more than to send it within this machine.
+	loopback.DisableCompression = true
 	// This process keeps an Endpoints object for old clients and knows that it
 	// is deprecated.
 	loopback.WarningHandler = rest.NoWarnings{}
