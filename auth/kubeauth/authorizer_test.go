@@ -5,6 +5,7 @@ package kubeauth
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"os"
 	"strconv"
@@ -369,6 +370,29 @@ func TestLiveQuestionsHaveABudget(t *testing.T) {
 		if err := tc.other(o); err != nil {
 			t.Errorf("%s, and another: %v", name, err)
 		}
+	}
+}
+
+// TestStore: what the requests of a machine that joins depend on is read from the store, if
+// there is one.
+func TestStore(t *testing.T) {
+	o, client := objects(t, madeBy("mine", "system:bootstrap:fedcba"))
+	o.Read(Store{
+		Secret: func(context.Context, string, string) (*corev1.Secret, error) { return tokenSecret(nil), nil },
+		CertificateSigningRequest: func(_ context.Context, name string) (*certificatesv1.CertificateSigningRequest, error) {
+			return madeBy(name, "system:bootstrap:abcdef"), nil
+		},
+	})
+	client.ClearActions()
+	if _, ok, err := (&bootstrapTokens{secrets: o.Secret}).AuthenticateToken(t.Context(), "abcdef.0123456789abcdef"); !ok || err != nil {
+		t.Errorf("the token: %v, %v", ok, err)
+	}
+	a := attributes(t, users["boot"], "watch", "certificatesigningrequests.certificates.k8s.io", "mine", "-")
+	if d, _, err := NewAuthorizer(o).Authorize(t.Context(), a); d != authorizer.DecisionAllow || err != nil {
+		t.Errorf("the request: %v, %v", d, err)
+	}
+	if n := len(client.Actions()); n > 0 {
+		t.Errorf("%d requests to the API server", n)
 	}
 }
 

@@ -64,11 +64,31 @@ type Objects struct {
 
 type source struct {
 	client   kubernetes.Interface
+	store    Store
 	pods     cache.Indexer
 	nodes    cache.Store
 	accounts cache.Store
 	secrets  cache.Store // bootstrap tokens
 	synced   func() bool // of pods
+}
+
+// A Store reads the present state of objects. A machine that joins makes a few requests, and
+// the answer to each depends on such a read.
+type Store struct {
+	Secret                    func(ctx context.Context, namespace, name string) (*corev1.Secret, error)
+	CertificateSigningRequest func(ctx context.Context, name string) (*certificatesv1.CertificateSigningRequest, error)
+}
+
+// storeOf reads by requests to an API server.
+func storeOf(client kubernetes.Interface) Store {
+	return Store{
+		Secret: func(ctx context.Context, namespace, name string) (*corev1.Secret, error) {
+			return client.CoreV1().Secrets(namespace).Get(ctx, name, metav1.GetOptions{})
+		},
+		CertificateSigningRequest: func(ctx context.Context, name string) (*certificatesv1.CertificateSigningRequest, error) {
+			return client.CertificatesV1().CertificateSigningRequests().Get(ctx, name, metav1.GetOptions{})
+		},
+	}
 }
 
 // NewObjects returns empty Objects: until Use is called nodes are refused requests that
@@ -92,10 +112,17 @@ func (o *Objects) Use(client kubernetes.Interface, f informers.SharedInformerFac
 	}
 	secrets := f.InformerFor(&corev1.Secret{}, bootstrapSecrets)
 	o.src.Store(&source{
-		client: client, pods: inf.GetIndexer(), nodes: f.Core().V1().Nodes().Informer().GetStore(),
+		client: client, store: storeOf(client), pods: inf.GetIndexer(), nodes: f.Core().V1().Nodes().Informer().GetStore(),
 		accounts: f.Core().V1().ServiceAccounts().Informer().GetStore(), secrets: secrets.GetStore(), synced: inf.HasSynced,
 	})
 	return nil
+}
+
+// Read has s asked instead of the client. Use was called before.
+func (o *Objects) Read(s Store) {
+	next := *o.src.Load()
+	next.store = s
+	o.src.Store(&next)
 }
 
 // bootstrapSecrets is an informer of bootstrap tokens only.
@@ -124,7 +151,7 @@ func (o *Objects) Secret(ctx context.Context, namespace, name string, good func(
 	} else if !o.tokens.Allow() {
 		return nil, absent
 	}
-	secret, err := s.client.CoreV1().Secrets(namespace).Get(ctx, name, metav1.GetOptions{})
+	secret, err := s.store.Secret(ctx, namespace, name)
 	if err == nil && !good(secret) {
 		return nil, absent
 	}
@@ -144,7 +171,7 @@ func (o *Objects) request(ctx context.Context, who user.Info, name string) (*cer
 	} else if !o.joins.allow(who.GetName(), 1) {
 		return nil, tooMany(who.GetName(), joinPerSecond)
 	}
-	return s.client.CertificatesV1().CertificateSigningRequests().Get(ctx, name, metav1.GetOptions{})
+	return s.store.CertificateSigningRequest(ctx, name)
 }
 
 // node returns the present Node, on behalf of that node.

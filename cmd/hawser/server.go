@@ -243,6 +243,9 @@ func newPlane(ctx context.Context, o *serverOptions, keys *pki.PKI, files *auth.
 		DrainTimeout:   o.shutdown.grace,
 		Balances:       len(o.balancers.addrs) > 0,
 		Leave:          func() { t.leave(p.controlled) },
+		Stored: func(g apiserver.Getters) {
+			objects.Read(kubeauth.Store{Secret: g.Secret, CertificateSigningRequest: g.CertificateSigningRequest})
+		},
 		Connect: func(g apiserver.Getters) map[string]rest.Storage {
 			return kubelet.Storages(throughTunnels(t, g, &o.egress, kubelet.Options{TLS: toKubelets, TLSNow: toKubeletsNow, Authorizer: authz}))
 		},

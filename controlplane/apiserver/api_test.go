@@ -332,3 +332,25 @@ func TestFormats(t *testing.T) {
 		}
 	}
 }
+
+// TestStoredObjects: what authenticators and authorizers read is in the store, and up to date.
+func TestStoredObjects(t *testing.T) {
+	ctx, ns := t.Context(), namespace(t)
+	secrets := shared.client.CoreV1().Secrets(ns)
+	made := must(secrets.Create(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "token"}}, metav1.CreateOptions{}))(t)
+	if got, err := shared.stored.Secret(ctx, ns, "token"); err != nil || got.UID != made.UID {
+		t.Errorf("%v, %v, want the Secret that was made", got, err)
+	}
+	if _, err := shared.stored.Secret(ctx, "default", "token"); !apierrors.IsNotFound(err) || !strings.Contains(err.Error(), "secrets") {
+		t.Errorf("in another namespace: %v, want that there is no such secret", err)
+	}
+	if err := secrets.Delete(ctx, "token", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := shared.stored.Secret(ctx, ns, "token"); !apierrors.IsNotFound(err) {
+		t.Errorf("after it was deleted: %v", err)
+	}
+	if _, err := shared.stored.CertificateSigningRequest(ctx, "none"); !apierrors.IsNotFound(err) {
+		t.Errorf("a request that nobody made: %v", err)
+	}
+}

@@ -94,6 +94,10 @@ type Config struct {
 	// Wrap is put around all that serves requests. nil means nothing is.
 	Wrap func(http.Handler) http.Handler
 
+	// Stored is called before the server answers, for authenticators and authorizers that
+	// read objects for each request. Nil means that there are none.
+	Stored func(Getters)
+
 	// Connect returns subresources that lead into nodes, keyed by path, such as
 	// "pods/log". nil means there are none.
 	Connect func(Getters) map[string]rest.Storage

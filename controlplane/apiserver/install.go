@@ -13,6 +13,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
+	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	eventsv1 "k8s.io/api/events/v1"
@@ -32,7 +33,7 @@ import (
 	"github.com/hawser-project/hawser/controlplane/apiserver/usage"
 )
 
-// Getters read the objects that the way into a node begins with. The namespace
+// Getters read objects from the store, without a request. The namespace
 // is the one ctx carries; errors are the API's own (NotFound).
 type Getters struct {
 	Pod     func(ctx context.Context, name string) (*corev1.Pod, error)
@@ -40,6 +41,9 @@ type Getters struct {
 	Service func(ctx context.Context, name string) (*corev1.Service, error)
 	// EndpointSlices are the slices of a service.
 	EndpointSlices func(ctx context.Context, service string) ([]*discoveryv1.EndpointSlice, error)
+	// Secret does not read the namespace from ctx.
+	Secret                    func(ctx context.Context, namespace, name string) (*corev1.Secret, error)
+	CertificateSigningRequest func(ctx context.Context, name string) (*certificatesv1.CertificateSigningRequest, error)
 }
 
 // storages is the REST storage of everything, by group and by path.
@@ -178,6 +182,7 @@ func (all storages) install(srv *genericapiserver.GenericAPIServer, scheme *runt
 func getters(all storages) Getters {
 	v1 := corev1.SchemeGroupVersion
 	slicesStore := all.store(discoveryv1.SchemeGroupVersion, "endpointslices")
+	secret := getter[corev1.Secret](all.store(v1, "secrets"))
 	return Getters{
 		Pod:     getter[corev1.Pod](all.store(v1, "pods")),
 		Node:    getter[corev1.Node](all.store(v1, "nodes")),
@@ -195,6 +200,10 @@ func getters(all storages) Getters {
 			}
 			return out, nil
 		},
+		Secret: func(ctx context.Context, namespace, name string) (*corev1.Secret, error) {
+			return secret(asking(ctx, "secrets", namespace, name), name)
+		},
+		CertificateSigningRequest: getter[certificatesv1.CertificateSigningRequest](all.store(certificatesv1.SchemeGroupVersion, "certificatesigningrequests")),
 	}
 }
 

@@ -93,6 +93,7 @@ type instance struct {
 	config *rest.Config // an administrator's
 	client *kubernetes.Clientset
 	took   time.Duration // until ready
+	stored apiserver.Getters
 	cancel context.CancelFunc
 	done   chan error
 }
@@ -109,14 +110,16 @@ func startWith(dir string, change func(*apiserver.Config)) (*instance, error) {
 	if err != nil {
 		return nil, err
 	}
+	in := &instance{done: make(chan error, 1)}
 	cfg := testConfig(dir, p, l)
+	cfg.Stored = func(g apiserver.Getters) { in.stored = g }
 	change(&cfg)
 	s, err := apiserver.New(cfg)
 	if err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	in := &instance{server: s, cancel: cancel, done: make(chan error, 1)}
+	in.server, in.cancel = s, cancel
 	began := time.Now()
 	go func() { in.done <- run(ctx, s) }()
 	select {

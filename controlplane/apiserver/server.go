@@ -205,6 +205,9 @@ func (s *Server) newBuiltin(p *parts, rows []row, next genericapiserver.Delegati
 	}
 	s.node, s.hasQuota = remembered(all.store(corev1.SchemeGroupVersion, "nodes")), storedQuotas(back.client)
 	s.objects, s.limits = getters(all), limitRanges(all.store(corev1.SchemeGroupVersion, "limitranges"))
+	if s.cfg.Stored != nil {
+		s.cfg.Stored(s.objects)
+	}
 	s.namespace = getter[corev1.Namespace](all.store(corev1.SchemeGroupVersion, "namespaces"))
 	if err := all.install(srv, back.scheme, back.codecs); err != nil {
 		all.destroy()
