@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilcache "k8s.io/apimachinery/pkg/util/cache"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	certificateslisters "k8s.io/client-go/listers/certificates/v1"
@@ -25,8 +26,16 @@ import (
 )
 
 // workers is how many requests are decided about, and signed, at once. Each waits for the
-// API five times, so that with fewer a fleet that joins waits for them.
+// API four or five times, so that with fewer a fleet that joins waits for them.
 const workers = 8
+
+const (
+	// permitFor is how long it is remembered that a user may have requests approved: many nodes
+	// join with one token. A refusal is not remembered.
+	permitFor = 2 * time.Second
+	// maxPermits bounds how many users that is remembered of.
+	maxPermits = 1024
+)
 
 // An Approver is the controller certificatesigningrequest-approving-controller.
 type Approver struct {
@@ -34,6 +43,7 @@ type Approver struct {
 	names    *nodekeys.Book
 	requests certificateslisters.CertificateSigningRequestLister
 	reqInf   cache.SharedIndexInformer
+	permits  *utilcache.LRUExpireCache // by user and kind of request
 	server   *auth.ServerNames
 	log      *slog.Logger
 }
@@ -45,7 +55,10 @@ func NewApprover(client kubernetes.Interface, f informers.SharedInformerFactory,
 		server = &auth.ServerNames{}
 	}
 	r := f.Certificates().V1().CertificateSigningRequests()
-	a := &Approver{client: client, names: nodekeys.NewBook(client), requests: r.Lister(), reqInf: r.Informer(), server: server}
+	a := &Approver{
+		client: client, names: nodekeys.NewBook(client), requests: r.Lister(), reqInf: r.Informer(),
+		permits: utilcache.NewLRUExpireCache(maxPermits), server: server,
+	}
 	a.log = loop.Logger(log, a.Name())
 	return a
 }
@@ -149,6 +162,10 @@ func (a *Approver) allowed(ctx context.Context, r *certificatesv1.CertificateSig
 	for k, v := range r.Spec.Extra {
 		extra[k] = authorizationv1.ExtraValue(v)
 	}
+	key := fmt.Sprintf("%q %q %q %q %q", what, r.Spec.Username, r.Spec.UID, r.Spec.Groups, r.Spec.Extra)
+	if _, known := a.permits.Get(key); known {
+		return true, nil
+	}
 	sar, err := a.client.AuthorizationV1().SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{
 		Spec: authorizationv1.SubjectAccessReviewSpec{
 			User: r.Spec.Username, UID: r.Spec.UID, Groups: r.Spec.Groups, Extra: extra,
@@ -160,6 +177,9 @@ func (a *Approver) allowed(ctx context.Context, r *certificatesv1.CertificateSig
 	}, metav1.CreateOptions{})
 	if err != nil {
 		return false, fmt.Errorf("ask whether %s may create %s: %w", r.Spec.Username, what, err)
+	}
+	if sar.Status.Allowed {
+		a.permits.Add(key, true, permitFor)
 	}
 	return sar.Status.Allowed, nil
 }

@@ -451,3 +451,31 @@ func TestCleaners(t *testing.T) {
 		}
 	})
 }
+
+// TestPermissionIsRememberedBriefly: nodes that join together with one token cost one review, and
+// who has lost the permission gets no certificate two seconds later.
+func TestPermissionIsRememberedBriefly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		defer b.stop()
+		reviews, withdrawn := 0, false
+		b.client.PrependReactor("create", "subjectaccessreviews", func(clienttesting.Action) (bool, runtime.Object, error) {
+			reviews++
+			return withdrawn, &authorizationv1.SubjectAccessReview{}, nil
+		})
+		ask := func(name string) string {
+			b.create(t, object(name, clientSigner, boot, bootGroups, clientUsages, encoded(t, forNode(name, nil), nil)))
+			return outcome(b.after(t, time.Millisecond, name))
+		}
+		first := ask("node-1")
+		withdrawn = true
+		second := ask("node-2")
+		if first != "issued" || second != "issued" || reviews != 1 {
+			t.Errorf("two at once: %s and %s after %d reviews, want both issued after one", first, second, reviews)
+		}
+		<-time.After(permitFor)
+		if got := ask("node-3"); got != "pending" {
+			t.Errorf("after the permission was withdrawn: %s, want pending", got)
+		}
+	})
+}
