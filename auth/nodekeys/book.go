@@ -222,7 +222,7 @@ func (b *Book) remove(ctx context.Context, name, object string) error {
 // label writes the site to a Node object. A node may not write that itself.
 func (b *Book) label(ctx context.Context, name, node, site string) error {
 	patch := fmt.Sprintf(`{"metadata":{"uid":%q,"labels":{%q:%q}}}`, node, auth.SiteLabel, site)
-	if _, err := b.client.CoreV1().Nodes().Patch(ctx, name, types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
+	if _, err := b.client.CoreV1().Nodes().Patch(ctx, name, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
 		return fmt.Errorf("label node %s with its site: %w", name, err)
 	}
 	return nil

@@ -283,7 +283,7 @@ func (m *member) place(ctx context.Context) {
 			pause(ctx, retryDelay)
 			continue
 		}
-		_, err := m.fleet.admin.CoreV1().Nodes().Patch(ctx, m.name, types.MergePatchType, patch, metav1.PatchOptions{})
+		_, err := m.fleet.admin.CoreV1().Nodes().Patch(ctx, m.name, types.StrategicMergePatchType, patch, metav1.PatchOptions{})
 		if err != nil {
 			pause(ctx, retryDelay)
 			continue

@@ -151,6 +151,6 @@ func (c *Controller) writeTaints(ctx context.Context, node *corev1.Node, want []
 	if err != nil {
 		return fmt.Errorf("encode taints: %w", err)
 	}
-	_, err = c.client.CoreV1().Nodes().Patch(ctx, node.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+	_, err = c.client.CoreV1().Nodes().Patch(ctx, node.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{})
 	return err
 }
