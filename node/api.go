@@ -42,6 +42,11 @@ const (
 	pingTimeout = 15 * time.Second
 )
 
+// headerTable bounds the tables of HPACK, in bytes, which both ends keep for each connection.
+// The headers that all requests of a node have fit. 4096, the default, keeps the paths of the
+// last 40 requests too.
+const headerTable = 1024
+
 // NewAPI makes a client that speaks protobuf over HTTP/2, and the connections
 // that it uses.
 func NewAPI(c APIConfig) (*apiclient.API, *Connections, error) {
@@ -89,7 +94,10 @@ func (c *Connections) transport() *http.Transport {
 		// A decompressor stays allocated as long as its watch, and there is a watch for
 		// each object that pods refer to.
 		DisableCompression: true,
-		HTTP2:              &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingTimeout},
+		HTTP2: &http.HTTP2Config{
+			SendPingTimeout: pingAfter, PingTimeout: pingTimeout,
+			MaxEncoderHeaderTableSize: headerTable, MaxDecoderHeaderTableSize: headerTable,
+		},
 	}
 }
 
