@@ -143,26 +143,22 @@ type frameReader struct {
 }
 
 func (r *frameReader) next() (frame, error) {
+	if err := r.fill(); err != nil {
+		return frame{}, err
+	}
+	return r.decode()
+}
+
+// fill reads until decode has a whole frame. While it waits it needs much less of the stack than
+// a frame does.
+func (r *frameReader) fill() error {
 	if r.in == nil {
 		r.in = make([]byte, 0, 64) // most frames have less
 	}
-	for want := headerSize; ; {
-		if len(r.in) >= headerSize {
-			n := int(binary.BigEndian.Uint16(r.in[2:]))
-			switch {
-			case r.in[0] != wireVersion:
-				return frame{}, fmt.Errorf("%w: version %d, this end speaks %d", ErrFrame, r.in[0], wireVersion)
-			case n > maxBody:
-				return frame{}, fmt.Errorf("%w: body of %d bytes, at most %d", ErrFrame, n, maxBody)
-			}
-			if want = headerSize + n; len(r.in) == want {
-				f, c := frame{kind: r.in[1]}, codec{b: r.in[headerSize:], reads: true}
-				r.in = nil
-				if f.fields(&c); len(c.b) > 0 {
-					c.fail("kind %d with %d bytes too many", f.kind, len(c.b))
-				}
-				return f, c.err
-			}
+	for {
+		want, err := r.want()
+		if err != nil || len(r.in) == want {
+			return err
 		}
 		at := len(r.in)
 		r.in = slices.Grow(r.in, want-at)
@@ -171,10 +167,35 @@ func (r *frameReader) next() (frame, error) {
 			continue
 		}
 		if errors.Is(err, io.EOF) && at > 0 {
-			err = io.ErrUnexpectedEOF
+			return io.ErrUnexpectedEOF
 		}
-		return frame{}, err
+		return err
 	}
+}
+
+// want is the size of the frame, as far as it is known.
+func (r *frameReader) want() (int, error) {
+	if len(r.in) < headerSize {
+		return headerSize, nil
+	}
+	n := int(binary.BigEndian.Uint16(r.in[2:]))
+	switch {
+	case r.in[0] != wireVersion:
+		return 0, fmt.Errorf("%w: version %d, this end speaks %d", ErrFrame, r.in[0], wireVersion)
+	case n > maxBody:
+		return 0, fmt.Errorf("%w: body of %d bytes, at most %d", ErrFrame, n, maxBody)
+	}
+	return headerSize + n, nil
+}
+
+// decode returns the frame that fill has read.
+func (r *frameReader) decode() (frame, error) {
+	f, c := frame{kind: r.in[1]}, codec{b: r.in[headerSize:], reads: true}
+	r.in = nil
+	if f.fields(&c); len(c.b) > 0 {
+		c.fail("kind %d with %d bytes too many", f.kind, len(c.b))
+	}
+	return f, c.err
 }
 
 // A codec encodes fields to the end of b, or decodes them from its start.

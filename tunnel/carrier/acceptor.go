@@ -112,22 +112,31 @@ func (l *listener) Serve(ctx context.Context, f func(context.Context, tunnel.Ses
 	}
 }
 
-// serve calls f with the session that g begins, if it begins one.
+// serve calls f with the session that g begins, if it begins one. All of an idle session's stack
+// counts (server/session.go), so what is done before is in another function.
 func (l *listener) serve(ctx context.Context, g *handshake, f func(context.Context, tunnel.Session)) {
-	t, err := l.handshake(ctx, g)
-	if err != nil {
-		return // it has been logged
-	}
-	s, err := l.begin(ctx, t)
-	switch {
-	case err == nil && s != nil:
+	if s := l.session(ctx, g); s != nil {
 		f(ctx, s)
 		_ = s.Close() // never fails
-	case err != nil && ctx.Err() == nil:
+	}
+}
+
+// session returns the session that g begins; nil if it begins none, which has been logged.
+func (l *listener) session(ctx context.Context, g *handshake) tunnel.Session {
+	t, err := l.handshake(ctx, g)
+	if err != nil {
+		return nil
+	}
+	s, err := l.begin(ctx, t)
+	if err == nil {
+		return s
+	}
+	if ctx.Err() == nil {
 		if more, ok := l.failedLog.Allow(t.RemoteAddr()); ok {
 			l.options.Logger().Info("no session came about", "addr", t.RemoteAddr().String(), "err", err, "others", more)
 		}
 	}
+	return nil
 }
 
 // handshake does the TLS handshake of g. On error g is closed.
