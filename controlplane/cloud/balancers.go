@@ -28,11 +28,11 @@ func (b *balancers) GetLoadBalancer(_ context.Context, _ string, s *corev1.Servi
 	if err := b.learnLocked(); err != nil {
 		return nil, false, err
 	}
-	addr, ok := b.pool.addressOf(s.UID)
+	l, ok := b.pool.given[s.UID]
 	if !ok {
 		return nil, false, nil
 	}
-	return status(addr), true, nil
+	return l.status(), true, nil
 }
 
 // GetLoadBalancerName implements cloudprovider.LoadBalancer.
@@ -53,11 +53,11 @@ func (b *balancers) EnsureLoadBalancer(_ context.Context, _ string, s *corev1.Se
 	if err != nil {
 		return nil, err
 	}
-	addr, err := b.pool.give(s, said.pool)
+	l, err := b.pool.give(s, said.pool)
 	if err != nil {
 		return nil, err
 	}
-	return status(addr), nil
+	return l.status(), nil
 }
 
 // UpdateLoadBalancer implements cloudprovider.LoadBalancer. Nodes do not matter.
@@ -71,11 +71,6 @@ func (b *balancers) EnsureLoadBalancerDeleted(_ context.Context, _ string, s *co
 	defer b.mu.Unlock()
 	b.pool.take(s.UID)
 	return nil
-}
-
-// status says that a server listens at addr. What goes there goes through it.
-func status(addr netip.Addr) *corev1.LoadBalancerStatus {
-	return &corev1.LoadBalancerStatus{Ingress: []corev1.LoadBalancerIngress{{IP: addr.String(), IPMode: ptr.To(corev1.LoadBalancerIPModeProxy)}}}
 }
 
 // learnLocked has the pool know, at its first use, the addresses that Services have got from an
@@ -97,7 +92,7 @@ func (b *balancers) learnLocked() error {
 		}
 		for _, in := range s.Status.LoadBalancer.Ingress {
 			if addr, err := netip.ParseAddr(in.IP); err == nil {
-				b.pool.given[s.UID] = lease{s.Namespace + "/" + s.Name, addr, portsOf(s)}
+				b.pool.given[s.UID] = lease{s.Namespace + "/" + s.Name, addr, portsGiven(s, &in)}
 			}
 		}
 	}
@@ -118,31 +113,36 @@ type lease struct {
 	ports   []int32
 }
 
-func newPool() *pool { return &pool{given: make(map[types.UID]lease)} }
-
-func (p *pool) addressOf(service types.UID) (netip.Addr, bool) {
-	l, ok := p.given[service]
-	return l.addr, ok
+// status says that a server listens at l's ports. What goes there goes through it. Servers
+// listen at no others, so a Service that asks for what another has gets it nowhere.
+func (l *lease) status() *corev1.LoadBalancerStatus {
+	in := corev1.LoadBalancerIngress{IP: l.addr.String(), IPMode: ptr.To(corev1.LoadBalancerIPModeProxy)}
+	for _, port := range l.ports {
+		in.Ports = append(in.Ports, corev1.PortStatus{Port: port, Protocol: corev1.ProtocolTCP})
+	}
+	return &corev1.LoadBalancerStatus{Ingress: []corev1.LoadBalancerIngress{in}}
 }
+
+func newPool() *pool { return &pool{given: make(map[types.UID]lease)} }
 
 func (p *pool) take(service types.UID) { delete(p.given, service) }
 
 // give finds an address of all for s: the one that it asks for, that it has, or the first
 // at which its ports are free.
-func (p *pool) give(s *corev1.Service, all []netip.Addr) (netip.Addr, error) {
+func (p *pool) give(s *corev1.Service, all []netip.Addr) (lease, error) {
 	for i := range s.Spec.Ports {
 		if port := &s.Spec.Ports[i]; port.Protocol != corev1.ProtocolTCP {
-			return netip.Addr{}, fmt.Errorf("port %d is %s: the tunnel has TCP alone", port.Port, port.Protocol)
+			return lease{}, fmt.Errorf("port %d is %s: the tunnel has TCP alone", port.Port, port.Protocol)
 		}
 	}
 	if len(all) == 0 {
-		return netip.Addr{}, errors.New("the inventory has no loadBalancers.addresses")
+		return lease{}, errors.New("the inventory has no loadBalancers.addresses")
 	}
 	tried := all
 	if ip := s.Spec.LoadBalancerIP; ip != "" {
 		addr, err := netip.ParseAddr(ip)
 		if err != nil || !slices.Contains(all, addr) {
-			return netip.Addr{}, fmt.Errorf("loadBalancerIP %s is none of the inventory's loadBalancers.addresses", ip)
+			return lease{}, fmt.Errorf("loadBalancerIP %s is none of the inventory's loadBalancers.addresses", ip)
 		}
 		tried = []netip.Addr{addr}
 	} else if had, ok := p.given[s.UID]; ok && slices.Contains(all, had.addr) {
@@ -155,9 +155,9 @@ func (p *pool) give(s *corev1.Service, all []netip.Addr) (netip.Addr, error) {
 			continue
 		}
 		p.given[s.UID] = lease{s.Namespace + "/" + s.Name, addr, portsOf(s)}
-		return addr, nil
+		return p.given[s.UID], nil
 	}
-	return netip.Addr{}, fmt.Errorf("no address of the pool has the ports free: %s", strings.Join(taken[:min(len(taken), 3)], ", "))
+	return lease{}, fmt.Errorf("no address of the pool has the ports free: %s", strings.Join(taken[:min(len(taken), 3)], ", "))
 }
 
 // taken is the Service that has a port of s at addr; empty if there is none.
@@ -178,6 +178,18 @@ func portsOf(s *corev1.Service) []int32 {
 	var out []int32
 	for i := range s.Spec.Ports {
 		out = append(out, s.Spec.Ports[i].Port)
+	}
+	return out
+}
+
+// portsGiven are the ports that s has at in by its status, which in an older one are not said.
+func portsGiven(s *corev1.Service, in *corev1.LoadBalancerIngress) []int32 {
+	if len(in.Ports) == 0 {
+		return portsOf(s)
+	}
+	var out []int32
+	for i := range in.Ports {
+		out = append(out, in.Ports[i].Port)
 	}
 	return out
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -247,6 +248,32 @@ func TestPool(t *testing.T) {
 		t.Errorf("%v, %v", st, err)
 	}
 	if st, there, err := lb.GetLoadBalancer(t.Context(), "kubernetes", service("c", nil, 80)); !there || err != nil || st.Ingress[0].IP != "192.0.2.2" {
+		t.Errorf("%v, %v", st, err)
+	}
+}
+
+// TestPortsNotGiven: a Service that asks for another's port does not have it after a restart
+// either.
+func TestPortsNotGiven(t *testing.T) {
+	given := func(port int32) func(*corev1.Service) {
+		return func(s *corev1.Service) {
+			had("192.0.2.1")(s)
+			s.Status.LoadBalancer.Ingress[0].Ports = []corev1.PortStatus{{Port: port, Protocol: corev1.ProtocolTCP}}
+		}
+	}
+	owner, other := service("owner", given(443), 443), service("other", given(80), 443)
+	c, _ := newCloud(t, inventory, owner, other)
+	lb, _ := c.LoadBalancer()
+	for _, s := range []*corev1.Service{owner, other} {
+		st, there, err := lb.GetLoadBalancer(t.Context(), "kubernetes", s)
+		if err != nil || !there || !equality.Semantic.DeepEqual(st.Ingress[0].Ports, s.Status.LoadBalancer.Ingress[0].Ports) {
+			t.Errorf("%s has %v, %v", s.Name, st, err)
+		}
+	}
+	if st, err := lb.EnsureLoadBalancer(t.Context(), "kubernetes", owner, nil); err != nil || st.Ingress[0].IP != "192.0.2.1" {
+		t.Errorf("%v, %v", st, err)
+	}
+	if st, err := lb.EnsureLoadBalancer(t.Context(), "kubernetes", other, nil); err != nil || st.Ingress[0].IP != "192.0.2.2" {
 		t.Errorf("%v, %v", st, err)
 	}
 }

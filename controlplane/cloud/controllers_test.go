@@ -207,7 +207,7 @@ func TestServices(t *testing.T) {
 				l.Errorf("%s: the provider is asked %d times", what, c.times-before)
 			}
 		}
-		if in := get().Status.LoadBalancer.Ingress; len(in) != 1 || in[0].IP != "192.0.2.2" {
+		if in := get().Status.LoadBalancer.Ingress; len(in) != 1 || in[0].IP != "192.0.2.2" || len(in[0].Ports) != 1 || in[0].Ports[0] != (corev1.PortStatus{Port: 81, Protocol: corev1.ProtocolTCP}) {
 			l.Errorf("%v", in)
 		}
 		if err := services.Delete(l.ctx, "web", metav1.DeleteOptions{}); err != nil {
@@ -217,7 +217,7 @@ func TestServices(t *testing.T) {
 		if _, err := services.Get(l.ctx, "web", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 			l.Errorf("it is not let go: %v", err)
 		}
-		if _, there := c.pool.addressOf("web"); there {
+		if _, there := c.pool.given["web"]; there {
 			l.Error("its address is not given back")
 		}
 		for _, a := range l.client.Actions() {

@@ -1,10 +1,11 @@
 // Package loadbalancer has a server listen for Services of type LoadBalancer.
 //
 // Who gives a Service its address is the cloud controller manager, by its provider (package
-// cloud): the address stands in the Service's status. A server that was told to listen at
-// it does so, at each port of the Service, and leads connections to endpoints that are
-// ready, each through the tunnel of its node, so externalTrafficPolicy and node ports make
-// no difference. It runs in each server that has addresses, whoever leads.
+// cloud): the address stands in the Service's status, with the ports that are the Service's
+// there. A server that was told to listen at it does so, at these ports, and leads
+// connections to endpoints that are ready, each through the tunnel of its node, so
+// externalTrafficPolicy and node ports make no difference. It runs in each server that has
+// addresses, whoever leads.
 //
 // What it is not: it does not listen by itself; see Config.Set.
 package loadbalancer
@@ -114,7 +115,8 @@ func (c *Controller) sync(ctx context.Context, key string) (time.Duration, error
 	return 0, nil
 }
 
-// fronts are the ports of a Service at the addresses of this server that its status has.
+// fronts are the ports of a Service, at the addresses of this server that its status has
+// for them.
 func (c *Controller) fronts(svc *corev1.Service) []Front {
 	if svc.Spec.Type != corev1.ServiceTypeLoadBalancer || svc.DeletionTimestamp != nil {
 		return nil
@@ -127,8 +129,8 @@ func (c *Controller) fronts(svc *corev1.Service) []Front {
 		}
 		for i := range svc.Spec.Ports {
 			port := &svc.Spec.Ports[i]
-			if cmp.Or(port.Protocol, corev1.ProtocolTCP) != corev1.ProtocolTCP {
-				continue // who gives addresses has refused it
+			if cmp.Or(port.Protocol, corev1.ProtocolTCP) != corev1.ProtocolTCP || !given(in.Ports, port.Port) {
+				continue // who gives addresses has refused it, or not seen it yet
 			}
 			ns, name := svc.Namespace, svc.Name
 			behind := &endpoints{port: port.Name, slicesOf: func() ([]*discoveryv1.EndpointSlice, error) { return c.slicesOf(ns, name) }}
@@ -149,11 +151,23 @@ func (c *Controller) fronts(svc *corev1.Service) []Front {
 	return out
 }
 
-// sources are whom a Service serves. One that cannot be read, which the API does not take,
-// serves nobody.
+// given reports whether a status has a TCP port, so that no Service gets one that is
+// another's. One without ports has all: whoever wrote it said nothing of them.
+func given(ports []corev1.PortStatus, port int32) bool {
+	return len(ports) == 0 || slices.ContainsFunc(ports, func(p corev1.PortStatus) bool {
+		return p.Port == port && p.Protocol == corev1.ProtocolTCP && p.Error == nil
+	})
+}
+
+// sources are whom a Service serves, by the field or else by the older annotation. One that
+// cannot be read, which the API does not take, serves nobody.
 func sources(svc *corev1.Service) []netip.Prefix {
+	list := svc.Spec.LoadBalancerSourceRanges
+	if text := svc.Annotations[corev1.AnnotationLoadBalancerSourceRangesKey]; len(list) == 0 && strings.TrimSpace(text) != "" {
+		list = strings.Split(text, ",")
+	}
 	var out []netip.Prefix
-	for _, s := range svc.Spec.LoadBalancerSourceRanges {
+	for _, s := range list {
 		p, _ := netip.ParsePrefix(strings.TrimSpace(s)) // the zero Prefix contains nothing
 		out = append(out, p.Masked())
 	}

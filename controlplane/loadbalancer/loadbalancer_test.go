@@ -131,6 +131,24 @@ func TestFronts(t *testing.T) {
 			s.Spec.LoadBalancerSourceRanges = []string{"10.1.2.3/8", " 192.0.2.0/24"}
 			s.Spec.Ports = append(s.Spec.Ports, corev1.ServicePort{Name: "none", Port: 81}, corev1.ServicePort{Name: "dns", Port: 53, Protocol: corev1.ProtocolUDP})
 		}, "192.0.2.1:80 [10.0.0.0/8 192.0.2.0/24] sticky=true proxy=true to 10.0.0.1%n:8080; 192.0.2.1:81 [10.0.0.0/8 192.0.2.0/24] sticky=true proxy=true to "},
+		"ports that it was not given": {func(s *corev1.Service) {
+			s.Status.LoadBalancer.Ingress[0].Ports = []corev1.PortStatus{
+				{Port: 80, Protocol: corev1.ProtocolTCP}, {Port: 81, Protocol: corev1.ProtocolUDP}, {Port: 82, Protocol: corev1.ProtocolTCP, Error: ptr.To("Taken")},
+			}
+			for port := range int32(3) {
+				s.Spec.Ports = append(s.Spec.Ports, corev1.ServicePort{Name: fmt.Sprint(port), Port: 81 + port, Protocol: corev1.ProtocolTCP})
+			}
+		}, "192.0.2.1:80 [] sticky=false proxy=false to 10.0.0.1%n:8080"},
+		"sources as an annotation": {func(s *corev1.Service) {
+			s.Annotations = map[string]string{corev1.AnnotationLoadBalancerSourceRangesKey: " 10.1.2.3/8, 192.0.2.0/24"}
+		}, "192.0.2.1:80 [10.0.0.0/8 192.0.2.0/24] sticky=false proxy=false to 10.0.0.1%n:8080"},
+		"the field before the annotation": {func(s *corev1.Service) {
+			s.Annotations = map[string]string{corev1.AnnotationLoadBalancerSourceRangesKey: "10.0.0.0/8"}
+			s.Spec.LoadBalancerSourceRanges = []string{"192.0.2.0/24"}
+		}, "192.0.2.1:80 [192.0.2.0/24] sticky=false proxy=false to 10.0.0.1%n:8080"},
+		"an empty annotation": {func(s *corev1.Service) {
+			s.Annotations = map[string]string{corev1.AnnotationLoadBalancerSourceRangesKey: " "}
+		}, "192.0.2.1:80 [] sticky=false proxy=false to 10.0.0.1%n:8080"},
 		"sources that nobody can read": {func(s *corev1.Service) { s.Spec.LoadBalancerSourceRanges = []string{"everywhere"} }, "192.0.2.1:80 [invalid Prefix] sticky=false proxy=false to 10.0.0.1%n:8080"},
 	} {
 		t.Run(name, func(t *testing.T) {
