@@ -152,6 +152,13 @@ spec:
 		}
 	}
 	headless := func(s svc) { s.Spec.ClusterIP, s.Spec.ClusterIPs = "None", []string{"None"} }
+	annotatedSources := func(text string) func(svc) {
+		return func(s svc) { s.Annotations = map[string]string{corev1.AnnotationLoadBalancerSourceRangesKey: text} }
+	}
+	healthPort := func(port int32) func(svc) { return func(s svc) { s.Spec.HealthCheckNodePort = port } }
+	local := func(more func(svc)) func(svc) {
+		return typed("LoadBalancer", func(s svc) { s.Spec.ExternalTrafficPolicy = "Local"; more(s) })
+	}
 	mutate(t, fresh, ValidateService, []mutation[svc]{
 		{"type", func(s svc) { s.Spec.Type = "x" }, bad(`spec.type: Unsupported value: "x": supported values: "ClusterIP", "ExternalName", "LoadBalancer", "NodePort"`)},
 		{"no ports", port(), bad("spec.ports: Required value")},
@@ -212,7 +219,20 @@ spec:
 			s.Spec.LoadBalancerSourceRanges, s.Spec.AllocateLoadBalancerNodePorts, s.Spec.LoadBalancerClass = []string{"10.0.0.0/8"}, ptr(true), ptr("a/b")
 		}, bad("spec.loadBalancerSourceRanges: Forbidden", "spec.allocateLoadBalancerNodePorts: Forbidden", "spec.loadBalancerClass: Forbidden")},
 		{"source range", typed("LoadBalancer", func(s svc) { s.Spec.LoadBalancerSourceRanges = []string{"x"} }), bad("spec.loadBalancerSourceRanges[0]: Invalid value")},
-		{"health check port", typed("LoadBalancer", func(s svc) { s.Spec.HealthCheckNodePort = 70000 }), bad("spec.healthCheckNodePort: Invalid value")},
+		{"source range as an annotation", typed("LoadBalancer", annotatedSources(" 10.0.0.0/8, 2001:db8::/32 ")), nil},
+		{"no source range as an annotation", typed("LoadBalancer", annotatedSources(" ")), nil},
+		{"bad source range as an annotation", typed("LoadBalancer", annotatedSources("10.0.0.0/8,x")), bad(`metadata.annotations[service.beta.kubernetes.io/load-balancer-source-ranges]: Invalid value: "x"`)},
+		{
+			"source range of another type as an annotation", annotatedSources("10.0.0.0/8"),
+			bad("metadata.annotations[service.beta.kubernetes.io/load-balancer-source-ranges]: Forbidden: may only be used when `type` is 'LoadBalancer'"),
+		},
+		{"health check port", typed("LoadBalancer", healthPort(70000)), bad("spec.healthCheckNodePort: Invalid value")},
+		{"local health check port", local(healthPort(30001)), nil},
+		{"bad local health check port", local(healthPort(70000)), bad("spec.healthCheckNodePort: Invalid value: 70000: must be between 1 and 65535")},
+		{
+			"health check port of a cluster", typed("LoadBalancer", healthPort(30001)),
+			bad("spec.healthCheckNodePort: Invalid value: 30001: may only be set when `type` is 'LoadBalancer' and `externalTrafficPolicy` is 'Local'"),
+		},
 	})
 	mutateUpdate(t, fresh, ValidateServiceUpdate, []mutation[svc]{
 		{"ports", port(corev1.ServicePort{Port: 81}), nil},
@@ -223,6 +243,16 @@ spec:
 		{"no address", func(s svc) { s.Spec.ClusterIP, s.Spec.ClusterIPs = "", nil }, bad("spec.clusterIPs[0]: Invalid value: null: may not change once set")},
 		{"become a name", typed("ExternalName", nil), nil},
 		{"family", func(s svc) { s.Spec.IPFamilies = []corev1.IPFamily{"IPv6"} }, bad("spec.ipFamilies[0]: Invalid value")},
+	})
+	mutateUpdate(t, func() svc {
+		s := fresh()
+		local(healthPort(30001))(s)
+		annotatedSources("x")(s) // it was stored before there was a rule
+		return s
+	}, ValidateServiceUpdate, []mutation[svc]{
+		{"health check port", healthPort(30002), bad("spec.healthCheckNodePort: Invalid value: 30002: cannot change healthCheckNodePort on loadBalancer service with externalTraffic=Local during update")},
+		{"no longer local", func(s svc) { s.Spec.ExternalTrafficPolicy, s.Spec.HealthCheckNodePort = "Cluster", 0 }, nil},
+		{"source range as an annotation", annotatedSources("y"), bad(`metadata.annotations[service.beta.kubernetes.io/load-balancer-source-ranges]: Invalid value: "y"`)},
 	})
 	balancer := func() svc {
 		s := fresh()

@@ -17,6 +17,11 @@ const maxAffinitySeconds = 24 * 60 * 60
 
 // ValidateService checks a service, with or without its addresses allocated.
 func ValidateService(s *corev1.Service) field.ErrorList {
+	return append(service(s), annotatedSources(s)...)
+}
+
+// service checks all of s but the annotation of its source ranges.
+func service(s *corev1.Service) field.ErrorList {
 	p := field.NewPath("spec")
 	spec := &s.Spec
 	errs := oneOf(spec.Type, p.Child("type"), corev1.ServiceTypeClusterIP, corev1.ServiceTypeExternalName, corev1.ServiceTypeLoadBalancer, corev1.ServiceTypeNodePort)
@@ -153,6 +158,9 @@ func clusterIPs(s *corev1.ServiceSpec, p *field.Path) field.ErrorList {
 		corev1.IPFamilyPolicySingleStack, corev1.IPFamilyPolicyPreferDualStack, corev1.IPFamilyPolicyRequireDualStack)...)
 }
 
+// onlyBalanced refuses what other types of services cannot have.
+const onlyBalanced = "may only be used when `type` is 'LoadBalancer'"
+
 func servicePolicies(s *corev1.ServiceSpec, p *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	balanced := s.Type == corev1.ServiceTypeLoadBalancer
@@ -168,24 +176,52 @@ func servicePolicies(s *corev1.ServiceSpec, p *field.Path) field.ErrorList {
 		corev1.ServiceInternalTrafficPolicyCluster, corev1.ServiceInternalTrafficPolicyLocal)...)
 	errs = append(errs, optionalOneOf(s.TrafficDistribution, p.Child("trafficDistribution"),
 		corev1.ServiceTrafficDistributionPreferClose, corev1.ServiceTrafficDistributionPreferSameNode, corev1.ServiceTrafficDistributionPreferSameZone)...)
-	if s.HealthCheckNodePort != 0 {
-		errs = append(errs, portNumber(s.HealthCheckNodePort, p.Child("healthCheckNodePort"))...)
-	}
-	const only = "may only be used when `type` is 'LoadBalancer'"
+	errs = append(errs, healthPort(s, p.Child("healthCheckNodePort"))...)
 	if len(s.LoadBalancerSourceRanges) > 0 && !balanced {
-		errs = append(errs, field.Forbidden(p.Child("loadBalancerSourceRanges"), only))
+		errs = append(errs, field.Forbidden(p.Child("loadBalancerSourceRanges"), onlyBalanced))
 	}
 	for i, c := range s.LoadBalancerSourceRanges {
 		errs = append(errs, cidr(strings.TrimSpace(c), p.Child("loadBalancerSourceRanges").Index(i))...)
 	}
 	if s.AllocateLoadBalancerNodePorts != nil && !balanced {
-		errs = append(errs, field.Forbidden(p.Child("allocateLoadBalancerNodePorts"), only))
+		errs = append(errs, field.Forbidden(p.Child("allocateLoadBalancerNodePorts"), onlyBalanced))
 	}
 	if s.LoadBalancerClass != nil {
 		if !balanced {
-			errs = append(errs, field.Forbidden(p.Child("loadBalancerClass"), only))
+			errs = append(errs, field.Forbidden(p.Child("loadBalancerClass"), onlyBalanced))
 		}
 		errs = append(errs, qualifiedName(*s.LoadBalancerClass, p.Child("loadBalancerClass"))...)
+	}
+	return errs
+}
+
+// healthPort checks the port at which nodes say whether they have endpoints.
+func healthPort(s *corev1.ServiceSpec, p *field.Path) field.ErrorList {
+	switch {
+	case s.HealthCheckNodePort == 0:
+		return nil
+	case s.Type != corev1.ServiceTypeLoadBalancer || s.ExternalTrafficPolicy != corev1.ServiceExternalTrafficPolicyLocal:
+		return field.ErrorList{field.Invalid(p, s.HealthCheckNodePort, "may only be set when `type` is 'LoadBalancer' and `externalTrafficPolicy` is 'Local'")}
+	}
+	return portNumber(s.HealthCheckNodePort, p)
+}
+
+// annotatedSources checks the annotation that stands in for loadBalancerSourceRanges.
+func annotatedSources(s *corev1.Service) field.ErrorList {
+	text, is := s.Annotations[corev1.AnnotationLoadBalancerSourceRangesKey]
+	if !is || len(s.Spec.LoadBalancerSourceRanges) > 0 {
+		return nil
+	}
+	p := field.NewPath("metadata", "annotations").Key(corev1.AnnotationLoadBalancerSourceRangesKey)
+	var errs field.ErrorList
+	if s.Spec.Type != corev1.ServiceTypeLoadBalancer {
+		errs = append(errs, field.Forbidden(p, onlyBalanced))
+	}
+	if strings.TrimSpace(text) == "" {
+		return errs
+	}
+	for c := range strings.SplitSeq(text, ",") {
+		errs = append(errs, cidr(strings.TrimSpace(c), p)...)
 	}
 	return errs
 }
@@ -205,7 +241,14 @@ func ValidateServiceUpdate(s, old *corev1.Service) field.ErrorList {
 	if s.Spec.Type == corev1.ServiceTypeLoadBalancer && old.Spec.Type == corev1.ServiceTypeLoadBalancer {
 		errs = append(errs, immutable(s.Spec.LoadBalancerClass, old.Spec.LoadBalancerClass, p.Child("loadBalancerClass"))...)
 	}
-	return append(errs, ValidateService(s)...)
+	if had := old.Spec.HealthCheckNodePort; had != 0 && s.Spec.HealthCheckNodePort != 0 && s.Spec.HealthCheckNodePort != had {
+		errs = append(errs, field.Invalid(p.Child("healthCheckNodePort"), s.Spec.HealthCheckNodePort, "cannot change healthCheckNodePort on loadBalancer service with externalTraffic=Local during update"))
+	}
+	const key = corev1.AnnotationLoadBalancerSourceRangesKey
+	if s.Annotations[key] != old.Annotations[key] || s.Spec.Type != old.Spec.Type { // else it may be older than its rule
+		errs = append(errs, annotatedSources(s)...)
+	}
+	return append(errs, service(s)...)
 }
 
 // ValidateServiceStatusUpdate checks where a load balancer says it can be
