@@ -450,6 +450,11 @@ func TestScale(t *testing.T) {
 	if scale.Spec.Replicas != 1 || scale.Status.Selector != "app=x" {
 		t.Errorf("scale: %+v", scale)
 	}
+	table := must(shared.client.AppsV1().RESTClient().Get().Namespace(ns).Resource("deployments").Name("d").SubResource("scale").
+		SetHeader("Accept", "application/json;as=Table;v=v1;g=meta.k8s.io").DoRaw(ctx))(t)
+	if !strings.Contains(string(table), `"name":"Desired"`) {
+		t.Errorf("kubectl get --subresource=scale: %s", table)
+	}
 	scale.Spec.Replicas = 5
 	must(deployments.UpdateScale(ctx, "d", scale, metav1.UpdateOptions{}))(t)
 	if d = must(deployments.Get(ctx, "d", metav1.GetOptions{}))(t); *d.Spec.Replicas != 5 || d.Generation != 2 {

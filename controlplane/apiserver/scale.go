@@ -17,6 +17,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
 	"k8s.io/apiserver/pkg/registry/rest"
+
+	"github.com/hawser-project/hawser/controlplane/apiserver/printers"
 )
 
 // scaleREST shows a workload as how many replicas it has and should have, so
@@ -61,8 +63,8 @@ func (*scaleREST) GroupVersionKind(schema.GroupVersion) schema.GroupVersionKind 
 	return autoscalingv1.SchemeGroupVersion.WithKind("Scale")
 }
 
-func (r *scaleREST) ConvertToTable(ctx context.Context, obj, options runtime.Object) (*metav1.Table, error) {
-	return rest.NewDefaultTableConvertor(r.store.DefaultQualifiedResource).ConvertToTable(ctx, obj, options)
+func (*scaleREST) ConvertToTable(ctx context.Context, obj, options runtime.Object) (*metav1.Table, error) {
+	return printers.For(schema.GroupResource{Group: autoscalingv1.GroupName, Resource: "scales"}).ConvertToTable(ctx, obj, options)
 }
 
 func (r *scaleREST) Get(ctx context.Context, name string, o *metav1.GetOptions) (runtime.Object, error) {

@@ -5,6 +5,7 @@ import (
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
+	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	certificatesv1 "k8s.io/api/certificates/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -195,6 +196,13 @@ func TestWorkloads(t *testing.T) {
 			"x | * * * * * | Europe/Berlin | False | 1 | 60s | 24h | c | i | <none>",
 		},
 		{"never", "{" + named + `, spec: {schedule: "@daily", jobTemplate: {}}}`, "x | @daily | <none> | <unset> | 0 | <none> | 24h |  |  | <none>"},
+	})
+}
+
+func TestScale(t *testing.T) {
+	t.Parallel()
+	lines(t, "scales.autoscaling", "NAME | DESIRED | AVAILABLE | AGE", []line[autoscalingv1.Scale]{
+		{"of two", "{" + named + ", spec: {replicas: 3}, status: {replicas: 2}}", "x | 3 | 2 | 24h"},
 	})
 }
 

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	certificatesv1 "k8s.io/api/certificates/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -41,6 +42,13 @@ func otherTable(gr schema.GroupResource) rest.TableConvertor {
 		return flowSchemaTable(gr)
 	case schema.GroupResource{Group: "flowcontrol.apiserver.k8s.io", Resource: "prioritylevelconfigurations"}:
 		return priorityLevelTable(gr)
+	case schema.GroupResource{Group: "autoscaling", Resource: "scales"}:
+		return newTable(gr, columns{
+			nameColumn(), integer("Desired", autoscalingv1.ScaleSpec{}.SwaggerDoc()["replicas"]),
+			integer("Available", autoscalingv1.ScaleStatus{}.SwaggerDoc()["replicas"]), ageColumn(),
+		}, func(o *autoscalingv1.Scale, now time.Time) []any {
+			return []any{o.Name, int64(o.Spec.Replicas), int64(o.Status.Replicas), age(o.CreationTimestamp, now)}
+		})
 	case schema.GroupResource{Group: "node.k8s.io", Resource: "runtimeclasses"}:
 		return newTable(gr, columns{nameColumn(), text("Handler", nodev1.RuntimeClass{}.SwaggerDoc()["handler"]), ageColumn()},
 			func(o *nodev1.RuntimeClass, now time.Time) []any {
