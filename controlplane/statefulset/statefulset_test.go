@@ -267,6 +267,23 @@ func TestOrdered(t *testing.T) {
 	}, set())
 }
 
+// TestSmaller: pods of ordinals that are none any more go one after the other, ready or not,
+// once those that stay are ready.
+func TestSmaller(t *testing.T) {
+	run(t, func(w *world) {
+		w.up(3)
+		w.phase(corev1.PodPending, 0, 1, 2)
+		w.edit(replicas(1))
+		w.has("0=one 1=one 2=one")
+		w.phase(corev1.PodRunning, 0)
+		w.has("-2=one 0=one* 1=one")
+		w.gone()
+		w.has("-1=one 0=one*")
+		w.gone()
+		w.has("0=one*")
+	}, set())
+}
+
 // TestFailed: a pod that fails is replaced, and one that fails again at once later.
 func TestFailed(t *testing.T) {
 	run(t, func(w *world) {
