@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -41,8 +42,21 @@ func (s source) imports() []string {
 	return out
 }
 
+// sources are the module's files, which nobody changes.
 func sources(t *testing.T) []source {
 	t.Helper()
+	out, err := readSources()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(out) < 20 {
+		t.Fatalf("only %d files found: the walk is broken", len(out))
+	}
+	return out
+}
+
+// readSources reads them once: that takes 2 s.
+var readSources = sync.OnceValues(func() ([]source, error) {
 	var out []source
 	fset := token.NewFileSet()
 	err := filepath.WalkDir("..", func(p string, d fs.DirEntry, err error) error {
@@ -67,14 +81,8 @@ func sources(t *testing.T) []source {
 		out = append(out, source{path: rel, syntax: syntax, lines: lines})
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(out) < 20 {
-		t.Fatalf("only %d files found: the walk is broken", len(out))
-	}
-	return out
-}
+	return out, err
+})
 
 func readLines(file string) ([]string, error) {
 	f, err := os.Open(file)
