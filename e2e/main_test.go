@@ -88,11 +88,13 @@ func buildFrom(from, to, what string, flags ...string) error {
 			args = append(args, f)
 		}
 	}
-	cmd := exec.Command("go", append(args, what)...)
-	cmd.Dir = from
-	if !slices.Contains(flags, "-race") { // which needs cgo
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	env := os.Environ()
+	if !slices.Contains(flags, "-race") { // which needs cgo, and has the tests' packages
+		// With -trimpath a package is compiled once for all directories that have the same.
+		args, env = append(args, "-trimpath"), append(env, "CGO_ENABLED=0")
 	}
+	cmd := exec.Command("go", append(args, what)...)
+	cmd.Dir, cmd.Env = from, env
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("go build %s: %w\n%s", what, err, out)
 	}

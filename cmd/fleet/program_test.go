@@ -19,7 +19,7 @@ var program = sync.OnceValues(func() (string, error) {
 		return "", err
 	}
 	out := filepath.Join(dir, "hawser")
-	cmd := exec.Command("go", "build", "-o", out, "./cmd/hawser")
+	cmd := exec.Command("go", "build", "-trimpath", "-o", out, "./cmd/hawser")
 	cmd.Dir = filepath.Join("..", "..")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if text, err := cmd.CombinedOutput(); err != nil {

@@ -111,7 +111,7 @@ func nothingLeft(t *testing.T) {
 // processes do not watch for races; those of TestInterrupted and TestParentKilled do.
 func TestRun(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "role")
-	build := exec.Command("go", "build", "-o", program, "./testdata/role")
+	build := exec.Command("go", "build", "-trimpath", "-o", program, "./testdata/role")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
