@@ -11,11 +11,15 @@ LDFLAGS  ?= -s -w -X k8s.io/component-base/version.gitVersion=v1.37.2
 
 # go test, in its own words, and then what was skipped or has failed.
 TESTSUM   = $(GO) tool -modfile=.tools/go.mod gotestsum --format standard-quiet
-# The end-to-end tests run after the others, and alone: each starts a cluster, and their
-# bounds are those of people who wait.
+# Three packages at a time, as tests wait; in reverse order, as tunnel/qmux would run last, alone
+# and for two minutes.
+# The end-to-end tests run after the others, alone and five at a time: each starts a cluster, and
+# their bounds are those of people who wait.
 RACE      = $(GO) test -json -race -vet=off -shuffle=on
 NAMESPACES = if [ "$$(id -u)" != 0 ] || ! command -v nft >/dev/null || ! command -v ip >/dev/null; then \
   echo "SKIPPING the network namespace tests: they need root and the packages iproute2 and nftables"; fi
+# The packages are compiled for linters as they are for the programs: once.
+PLAIN     = CGO_ENABLED=0 GOFLAGS="$$($(GO) env GOFLAGS) -trimpath"
 
 .PHONY: all build demo test check e2e kubectls kubernetes lint vuln bench bench-outside bench-konnectivity fuzz generate licences dist dist-check units cover tidy clean
 
@@ -29,8 +33,8 @@ demo: build ## the guided tour: a cluster, a pod on a node behind NAT, logs, exe
 
 test: ## everything: unit, conformance, integration, end to end; skipped tests are counted and listed at the end
 	@$(NAMESPACES)
-	$(TESTSUM) --raw-command -- sh -c '$(RACE) -parallel 2 -timeout 20m $$($(GO) list ./... | grep -v "/e2e$$"); rest=$$?; \
-	  $(RACE) -parallel 4 -timeout 60m ./e2e && exit $$rest'
+	$(TESTSUM) --raw-command -- sh -c '$(RACE) -p 3 -parallel 2 -timeout 20m $$($(GO) list ./... | grep -v "/e2e$$" | sort -r); rest=$$?; \
+	  $(RACE) -parallel 5 -timeout 60m ./e2e && exit $$rest'
 
 check: ## unit and conformance tests, without the race detector, in three to four minutes on two cores
 	$(TESTSUM) -- -short -vet=off -shuffle=on -p 4 -parallel 4 $$($(GO) list ./... | grep -v '/e2e\|/cmd/fleet\|/cmd/lab')
@@ -46,10 +50,10 @@ kubernetes: ## the tests with an API server and a kubelet of Kubernetes itself, 
 	./.ci/kubernetes
 
 lint: ## the linters of .golangci.yml, go vet's among them
-	CGO_ENABLED=0 $(GO) tool -modfile=.tools/go.mod golangci-lint run
+	$(PLAIN) $(GO) tool -modfile=.tools/go.mod golangci-lint run
 
 vuln: ## vulnerabilities that are known in what the programs call; skipped, in one line, where VULNDB is out of reach
-	@code=0; CGO_ENABLED=0 $(GO) tool -modfile=.tools/go.mod govulncheck -db $(VULNDB) $(PROGRAMS) >.vuln 2>&1 || code=$$?; \
+	@code=0; $(PLAIN) $(GO) tool -modfile=.tools/go.mod govulncheck -db $(VULNDB) $(PROGRAMS) >.vuln 2>&1 || code=$$?; \
 	if grep -q '^govulncheck: fetching vulnerabilities: \(HTTP \)\?G[Ee][Tt] ' .vuln; then \
 	  echo "SKIPPED govulncheck: the vulnerability database cannot be reached: $$(tail -n 1 .vuln)"; code=0; else cat .vuln; fi; \
 	rm -f .vuln; exit $$code

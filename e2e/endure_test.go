@@ -42,12 +42,12 @@ at 170s cuts 95 between 50ms..600ms kinds rst,blackhole,rebind,move for 50ms..50
 // node's link, and whoever uses it notices nothing but a pause.
 func TestCuts(t *testing.T) {
 	t.Parallel()
+	// Not side by side: such parts start after all other tests, and this one takes the longest.
 	for i, transport := range resuming {
 		t.Run(transport, func(t *testing.T) {
 			if !netnsHere(t) {
 				t.Skip("cutting links takes network namespaces")
 			}
-			t.Parallel()
 			c := startUp(t, "--nodes", "1", "--netns", "--agent-arg=--transport="+transport)
 			loads := startLoads(t, c)
 			c.suffer(t, fmt.Sprintf(cutsScript, i+1))
