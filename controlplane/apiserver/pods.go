@@ -249,7 +249,7 @@ func (s resizeStrategy) PrepareForUpdate(_ context.Context, obj, old runtime.Obj
 // resources. The class it was scheduled and is evicted by must stay.
 func (s resizeStrategy) ValidateUpdate(_ context.Context, obj, old runtime.Object) field.ErrorList {
 	p, was := obj.(*corev1.Pod), old.(*corev1.Pod)
-	errs := s.rules.Create(p)
+	errs := validation.Ratchet(s.rules.Create(p), s.rules.Create(was))
 	if defaults.QOSClass(p) != defaults.QOSClass(was) {
 		errs = append(errs, field.Invalid(field.NewPath("spec"), defaults.QOSClass(p), "Pod QOS Class may not change as a result of resizing"))
 	}

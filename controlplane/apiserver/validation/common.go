@@ -135,15 +135,16 @@ func unicastIP(value string, p *field.Path) field.ErrorList {
 }
 
 // Bounds of what is compared with all objects. Controllers and the scheduler read a selector at
-// each change of an object: one of a hundred thousand values would have all others wait.
+// each change of an object: one of a hundred thousand values would have all others wait. What was
+// stored before there were these bounds may stay, see Ratchet.
 const (
 	maxSelector    = 16 << 10 // bytes of a selector, or of a pod's node affinity, as it is encoded
 	maxTolerations = 1000
 )
 
 func labelSelector(s *metav1.LabelSelector, p *field.Path) field.ErrorList {
-	if s.Size() > maxSelector {
-		return field.ErrorList{field.TooLong(p, "", maxSelector)}
+	if n := s.Size(); n > maxSelector {
+		return beyondBound(field.TooLong(p, "", maxSelector), s, n)
 	}
 	return metav1validation.ValidateLabelSelector(s, metav1validation.LabelSelectorValidationOptions{}, p)
 }

@@ -12,7 +12,7 @@
 // The rules are those of Kubernetes 1.37. Where a feature is still alpha there,
 // its fields are accepted and only checked for shape, so that a newer client
 // is not refused for saying more than this server uses. Nothing here is
-// stricter than Kubernetes.
+// stricter than Kubernetes, but for the bounds of selectors and tolerations.
 package validation
 
 import (
@@ -41,6 +41,12 @@ type Rules struct {
 // For returns the rules of a kind. A kind without rules of its own gets the
 // zero Rules.
 func For(gk schema.GroupKind) Rules {
+	r := rulesOf(gk)
+	r.Update, r.Status = ratcheting(r.Update), ratcheting(r.Status)
+	return r
+}
+
+func rulesOf(gk schema.GroupKind) Rules {
 	switch gk.Group {
 	case "":
 		return coreRules(gk.Kind)

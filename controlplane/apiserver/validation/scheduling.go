@@ -15,8 +15,8 @@ import (
 
 // ValidateTolerations checks the tolerations at p.
 func ValidateTolerations(list []corev1.Toleration, p *field.Path) field.ErrorList {
-	if len(list) > maxTolerations {
-		return field.ErrorList{field.TooMany(p, len(list), maxTolerations)}
+	if n := len(list); n > maxTolerations {
+		return beyondBound(field.TooMany(p, n, maxTolerations), list, n)
 	}
 	var errs field.ErrorList
 	for i := range list {
@@ -96,7 +96,7 @@ func affinity(a *corev1.Affinity, p *field.Path) field.ErrorList {
 	}
 	var errs field.ErrorList
 	if n := a.NodeAffinity; n.Size() > maxSelector {
-		errs = append(errs, field.TooLong(p.Child("nodeAffinity"), "", maxSelector))
+		errs = append(errs, beyondBound(field.TooLong(p.Child("nodeAffinity"), "", maxSelector), n, n.Size())...)
 	} else if n != nil {
 		node := p.Child("nodeAffinity")
 		if n.RequiredDuringSchedulingIgnoredDuringExecution != nil {
