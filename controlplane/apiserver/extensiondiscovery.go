@@ -65,3 +65,6 @@ func (w *boundedWriter) Write(b []byte) (int, error) {
 	w.left -= len(b)
 	return w.ResponseWriter.Write(b)
 }
+
+// Unwrap is for http.ResponseController: each event of a watch is flushed.
+func (w *boundedWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }

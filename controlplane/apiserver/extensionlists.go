@@ -1,4 +1,4 @@
-// Lists of objects that extension servers have, as far as controllers read them.
+// Lists and events of objects that extension servers have, as far as controllers read them.
 
 package apiserver
 
@@ -24,24 +24,30 @@ import (
 // as much memory: a list is made of empty objects.
 const (
 	foreignBytes     = 4 << 20          // of one answer
-	foreignListBytes = 8 * foreignBytes // of all pages of one list
+	foreignListBytes = 8 * foreignBytes // of all pages of one list, and of all events after it
 	foreignPages     = 200              // of one list, as many as the namespace controller reads
-	foreignListsRead = 1024             // lists that are read at a time
+	foreignListsRead = 1024             // lists and watches that are read at a time
 )
 
 // foreignLists ends lists of extension servers to the controllers of this process that are
 // too long: the garbage collector and others list all kinds there are, and keep a list whole.
-// Answers to other users have no bound, since this process does not store them.
+// A watch ends after 4 MiB, so that no event is larger, and goes on with the next one. After
+// 32 MiB the controller lists again, and so keeps what the list has: without that, events of
+// ever new objects would fill its memory. Answers to other users have no bound, since this
+// process does not store them.
 type foreignLists struct {
 	services   apiregistration.APIServiceLister // set before the first request
 	serializer runtime.NegotiatedSerializer
 	log        *slog.Logger
-	left       *lru.Cache // bytes (int) that are left of a list, by foreignList
+	left       *lru.Cache // bytes (int) that are left of a list or of the events after it, by foreignList
 }
 
-// A foreignList is a list that a controller reads page by page, one page after another. Each
-// controller has a user agent of its own.
-type foreignList struct{ agent, path string }
+// A foreignList is a list that a controller reads page by page, one page after another, or
+// the events after it. Each controller has a user agent of its own.
+type foreignList struct {
+	agent, path string
+	events      bool
+}
 
 func newForeignLists(serializer runtime.NegotiatedSerializer, log *slog.Logger) *foreignLists {
 	return &foreignLists{serializer: serializer, log: log, left: lru.New(foreignListsRead)}
@@ -52,8 +58,10 @@ func (f *foreignLists) bound(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		svc, info := f.foreign(r)
 		switch {
-		case svc == nil || info.Verb == "watch" && r.FormValue("sendInitialEvents") != "true":
+		case svc == nil:
 			next.ServeHTTP(w, r)
+		case info.Verb == "watch" && r.FormValue("sendInitialEvents") != "true":
+			f.watch(w, r, svc, next)
 		case info.Verb == "watch":
 			// A list that comes as a watch has no end that is seen from here. Whoever gets this
 			// answer lists.
@@ -82,10 +90,12 @@ func (f *foreignLists) foreign(r *http.Request) (*apiregistrationv1.APIService, 
 
 // list has next serve a page, unless the pages before it were too many or too long.
 func (f *foreignLists) list(w http.ResponseWriter, r *http.Request, info *request.RequestInfo, svc *apiregistrationv1.APIService, next http.Handler) {
-	key, left := foreignList{r.UserAgent(), r.URL.Path}, foreignListBytes
+	key, left := foreignList{r.UserAgent(), r.URL.Path, false}, foreignListBytes
 	if r.FormValue("continue") != "" {
 		v, _ := f.left.Get(key)
 		left, _ = v.(int) // 0 if nothing is known of the pages before
+	} else {
+		f.left.Remove(foreignList{r.UserAgent(), r.URL.Path, true})
 	}
 	if left <= 0 {
 		f.log.Warn("an extension server's list is too long for a controller and is not read on", "apiservice", svc.Name, "resource", info.Resource, "bytes", foreignListBytes, "pages", foreignPages)
@@ -97,13 +107,34 @@ func (f *foreignLists) list(w http.ResponseWriter, r *http.Request, info *reques
 	f.left.Add(key, left-max(sent, foreignListBytes/foreignPages+1))
 }
 
+// watch has next serve events, unless there were too many since the last list.
+func (f *foreignLists) watch(w http.ResponseWriter, r *http.Request, svc *apiregistrationv1.APIService, next http.Handler) {
+	key, left := foreignList{r.UserAgent(), r.URL.Path, true}, foreignListBytes
+	if v, known := f.left.Get(key); known {
+		left, _ = v.(int)
+	}
+	if left <= 0 {
+		f.log.Warn("an extension server has sent a controller many events, which lists again", "apiservice", svc.Name, "path", r.URL.Path, "bytes", foreignListBytes)
+		f.refuse(w, r, apierrors.NewResourceExpired("the extension server has sent many events since the last list"))
+		return
+	}
+	most := min(left, foreignBytes)
+	b := f.bounded(w, r, svc, most)
+	defer func() { f.left.Add(key, left-(most-b.left)) }() // the proxy may panic to end an answer
+	next.ServeHTTP(b, r)
+}
+
 // answer has next serve at most so many bytes, and returns how many it was.
 func (f *foreignLists) answer(w http.ResponseWriter, r *http.Request, svc *apiregistrationv1.APIService, most int, next http.Handler) int {
-	// A few compressed bytes can become any number. Without this the proxy decompresses.
-	r.Header.Del("Accept-Encoding")
-	b := &boundedWriter{ResponseWriter: w, what: "answer to a controller", most: most, left: most, log: f.log.With("apiservice", svc.Name)}
+	b := f.bounded(w, r, svc, most)
 	next.ServeHTTP(b, r)
 	return most - b.left
+}
+
+func (f *foreignLists) bounded(w http.ResponseWriter, r *http.Request, svc *apiregistrationv1.APIService, most int) *boundedWriter {
+	// A few compressed bytes can become any number. Without this the proxy decompresses.
+	r.Header.Del("Accept-Encoding")
+	return &boundedWriter{ResponseWriter: w, what: "answer to a controller", most: most, left: most, log: f.log.With("apiservice", svc.Name)}
 }
 
 func (f *foreignLists) refuse(w http.ResponseWriter, r *http.Request, err error) {

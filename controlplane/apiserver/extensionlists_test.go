@@ -20,6 +20,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
@@ -84,6 +85,10 @@ func (h *hoard) leaves(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
+	if r.FormValue("watch") == "true" {
+		h.events(w, r, pages, bytes)
+		return
+	}
 	list := metav1.PartialObjectMetadataList{TypeMeta: metav1.TypeMeta{Kind: "PartialObjectMetadataList", APIVersion: "meta.k8s.io/v1"}}
 	list.Items = []metav1.PartialObjectMetadata{{ObjectMeta: metav1.ObjectMeta{Name: strings.Repeat("x", bytes)}}}
 	if page++; page < pages {
@@ -91,6 +96,28 @@ func (h *hoard) leaves(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("Content-Type", "application/json")
 	_ = json.NewEncoder(w).Encode(list)
+}
+
+// events sends so many events of so many bytes, and then waits for the watcher to go. Zero
+// stands for one event without end.
+func (h *hoard) events(w http.ResponseWriter, r *http.Request, count, size int) {
+	const head, tail = `{"type":"ADDED","object":{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1","metadata":{"name":"`, `"}}}`
+	w.Header().Set("Content-Type", "application/json")
+	if count == 0 {
+		n, err := io.WriteString(w, head)
+		for chunk := bytes.Repeat([]byte("x"), 1<<16); err == nil && n < mostSent; {
+			var more int
+			more, err = w.Write(chunk)
+			n += more
+		}
+		h.read <- n
+		return
+	}
+	for range count {
+		_, _ = io.WriteString(w, head+strings.Repeat("x", size)+tail+"\n")
+	}
+	_ = http.NewResponseController(w).Flush()
+	<-r.Context().Done()
 }
 
 // begin starts an API server with the hoard behind it.
@@ -162,6 +189,63 @@ func TestEndlessPages(t *testing.T) {
 	_, err := manager.Watch(t.Context(), metav1.ListOptions{SendInitialEvents: &yes, ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan})
 	if !apierrors.IsInvalid(err) {
 		t.Errorf("a list as a watch: %v", err)
+	}
+}
+
+// TestEndlessEvents: a controller's watch of an extension server's objects ends after 4 MiB, and
+// after 32 MiB the controller has to list again. A person gets all of it.
+func TestEndlessEvents(t *testing.T) {
+	h := newHoard(t)
+	in := h.begin(t)
+	controllers := as(in.config, "system:kube-controller-manager", "testers")
+	manager, other, person := h.of(t, controllers, "leaves"), h.of(t, rest.AddUserAgent(controllers, "another"), "leaves"), h.of(t, in.config, "leaves")
+	list := func(of metadata.Getter) {
+		t.Helper()
+		must(of.List(t.Context(), metav1.ListOptions{LabelSelector: "pages=1,bytes=1"}))(t)
+	}
+	read := func(of metadata.Getter, count, bytes int) (n int, err error) {
+		t.Helper()
+		w, err := of.Watch(t.Context(), metav1.ListOptions{LabelSelector: fmt.Sprintf("pages=%d,bytes=%d", count, bytes)})
+		if err != nil {
+			return 0, err
+		}
+		defer w.Stop()
+		for e := range w.ResultChan() {
+			if e.Type != watch.Added {
+				continue
+			}
+			if n++; n == count {
+				break
+			}
+		}
+		return n, nil
+	}
+	if n, err := read(manager, 1, 1); n != 1 || err != nil {
+		t.Errorf("%d events without a list before: %v", n, err)
+	}
+	list(manager)
+	if n, err := read(manager, 0, 0); n != 0 || err != nil {
+		t.Errorf("an event without end is %d events: %v", n, err)
+	}
+	if n := <-h.read; n > mostSent/2 {
+		t.Errorf("%d bytes of an event were read", n)
+	}
+	for range 2 {
+		list(manager)
+		for i := range 8 {
+			if n, err := read(manager, 10, 1<<20); n < 2 || n > 3 || err != nil {
+				t.Errorf("watch %d had %d events: %v", i, n, err)
+			}
+		}
+		if _, err := read(manager, 10, 1<<20); !apierrors.IsResourceExpired(err) {
+			t.Errorf("after 32 MiB: %v", err)
+		}
+	}
+	if n, err := read(other, 1, 1); n != 1 || err != nil {
+		t.Errorf("%d events for another controller: %v", n, err)
+	}
+	if n, err := read(person, 10, 1<<20); n != 10 || err != nil {
+		t.Errorf("a person gets %d events: %v", n, err)
 	}
 }
 
