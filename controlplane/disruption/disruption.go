@@ -18,6 +18,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -64,6 +65,11 @@ type Controller struct {
 	inf     cache.SharedIndexInformer // of budgets
 	podInf  cache.SharedIndexInformer
 	log     *slog.Logger
+
+	mu sync.Mutex // guards the following
+	// selectors are those of budgets, by namespace and key of the budget. A change of a pod is
+	// compared with all budgets of its namespace, which may be thousands.
+	selectors map[string]map[string]labels.Selector
 }
 
 // New returns a controller that watches through f.
@@ -74,7 +80,7 @@ func New(client kubernetes.Interface, f informers.SharedInformerFactory, c Confi
 	budgets, pods := f.Policy().V1().PodDisruptionBudgets(), f.Core().V1().Pods()
 	ctl := &Controller{
 		cfg: c, client: client, budgets: budgets.Lister(), pods: pods.Lister(), scales: newScales(f),
-		inf: budgets.Informer(), podInf: pods.Informer(),
+		inf: budgets.Informer(), podInf: pods.Informer(), selectors: make(map[string]map[string]labels.Selector),
 	}
 	ctl.log = loop.Logger(c.Log, ctl.Name())
 	return ctl
@@ -87,7 +93,10 @@ func (*Controller) Name() string { return "disruption-controller" }
 func (c *Controller) Run(ctx context.Context) error {
 	q := loop.NewQueue(loop.Config[string]{Name: c.Name(), Do: c.sync, Workers: c.cfg.Workers, Log: c.log})
 	var watches loop.Watches
-	watches.Add(loop.Watch(c.inf, q.Add))
+	watches.Add(loop.Watch(c.inf, func(key string) {
+		c.readSelector(key) // before sync lists pods: none that comes in between is missed
+		q.Add(key)
+	}))
 	watches.Add(c.watchPods(q.Add))
 	stop, err := watches.All()
 	if err != nil {
@@ -122,15 +131,39 @@ func (c *Controller) watchPods(add func(key string)) (stop func(), err error) {
 	})
 }
 
-func (c *Controller) covering(p *corev1.Pod, add func(key string)) {
-	budgets, err := c.budgets.PodDisruptionBudgets(p.Namespace).List(labels.Everything())
+// readSelector reads the selector of a budget, or forgets it if there is no such budget.
+func (c *Controller) readSelector(key string) {
+	ns, name, err := cache.SplitMetaNamespaceKey(key)
 	if err != nil {
-		return // a lister of a cache does not fail
+		return // nobody's
 	}
-	for _, b := range budgets {
-		selector, err := metav1.LabelSelectorAsSelector(b.Spec.Selector)
-		if err == nil && selector.Matches(labels.Set(p.Labels)) {
-			add(b.Namespace + "/" + b.Name)
+	var selector labels.Selector
+	b, err := c.budgets.PodDisruptionBudgets(ns).Get(name)
+	if err == nil {
+		selector, err = metav1.LabelSelectorAsSelector(b.Spec.Selector)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err == nil {
+		if c.selectors[ns] == nil {
+			c.selectors[ns] = make(map[string]labels.Selector)
+		}
+		c.selectors[ns][key] = selector
+		return
+	}
+	delete(c.selectors[ns], key)
+	if len(c.selectors[ns]) == 0 {
+		delete(c.selectors, ns)
+	}
+}
+
+// covering calls add with each budget that covers p.
+func (c *Controller) covering(p *corev1.Pod, add func(key string)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for key, selector := range c.selectors[p.Namespace] {
+		if selector.Matches(labels.Set(p.Labels)) {
+			add(key)
 		}
 	}
 }

@@ -251,12 +251,76 @@ func TestFollows(t *testing.T) {
 		}
 		w.settle(0)
 		w.expect("of another mind", "3 expected, 1 of 0 healthy, 1 allowed, gen 2, True SufficientPods")
+		b = w.budget()
+		b.Spec.Selector.MatchLabels["app"] = "z"
+		if _, err := w.client.PolicyV1().PodDisruptionBudgets("ns").Update(w.ctx, b, metav1.UpdateOptions{}); err != nil {
+			w.Fatal(err)
+		}
+		w.settle(0)
+		w.expect("with another selector", "0 expected, 0 of 0 healthy, 0 allowed, gen 3, False InsufficientPods")
+		w.change("p-1", func(p *corev1.Pod) { p.Labels["app"] = "z" })
+		w.expect("one is relabelled to that", "1 expected, 1 of 0 healthy, 1 allowed, gen 3, True SufficientPods")
 		writes := len(w.client.Actions())
 		w.settle(time.Hour)
 		if n := len(w.client.Actions()); n != writes {
 			w.Errorf("%d requests while nothing happens", n-writes)
 		}
 	}, append(pods("p", 3, nil), budget(least("1")))...)
+}
+
+// many are a controller and so many budgets of one namespace.
+func many(tb testing.TB, n int) *Controller {
+	tb.Helper()
+	client, _, err := apitest.New()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	c := New(client, informers.NewSharedInformerFactory(client, 0), Config{})
+	for i := range n {
+		b := budget(least("1"))
+		b.Name, b.Spec.Selector.MatchLabels["app"] = fmt.Sprint("b-", i), fmt.Sprint("x-", i)
+		b.Spec.Selector.MatchExpressions = []metav1.LabelSelectorRequirement{{Key: "tier", Operator: metav1.LabelSelectorOpNotIn, Values: []string{"a", "b", "c"}}}
+		if err := c.inf.GetIndexer().Add(b); err != nil {
+			tb.Fatal(err)
+		}
+		c.readSelector("ns/" + b.Name)
+	}
+	return c
+}
+
+// TestManyBudgets: a change of a pod does not have all selectors read again, and a selector is
+// forgotten with its budget.
+func TestManyBudgets(t *testing.T) {
+	const n = 1000
+	c := many(t, n)
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "ns", Labels: map[string]string{"app": "x-7"}}}
+	var found []string
+	c.covering(p, func(key string) { found = append(found, key) })
+	if !slices.Equal(found, []string{"ns/b-7"}) {
+		t.Errorf("the pod is covered by %v", found)
+	}
+	if a := testing.AllocsPerRun(10, func() { c.covering(p, func(string) {}) }); a > n/10 {
+		t.Errorf("a change of a pod makes %v allocations", a)
+	}
+	for i := range n {
+		key := fmt.Sprint("ns/b-", i)
+		if obj, ok, err := c.inf.GetIndexer().GetByKey(key); err != nil || !ok || c.inf.GetIndexer().Delete(obj) != nil {
+			t.Fatal(ok, err)
+		}
+		c.readSelector(key)
+	}
+	if len(c.selectors) > 0 {
+		t.Errorf("%d namespaces have selectors of budgets that are gone", len(c.selectors))
+	}
+}
+
+func BenchmarkPodOfManyBudgets(b *testing.B) {
+	c := many(b, 5000)
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "ns", Labels: map[string]string{"app": "x-7"}}}
+	b.ReportAllocs()
+	for b.Loop() {
+		c.covering(p, func(string) {})
+	}
 }
 
 // TestGranted: a pod whose eviction was granted counts as gone until it is, or
