@@ -43,6 +43,19 @@ func (f *Files) KeyPair(certFile, keyFile string) (*KeyPair, error) {
 	return f.pairs[names], nil
 }
 
+// KeyPairFrom follows a pair in files of another format. extract returns the PEM of the
+// certificate and of the key, from the contents of the files.
+func (f *Files) KeyPairFrom(extract func(contents [][]byte) (cert, key []byte, err error), files ...string) (*KeyPair, error) {
+	file, err := Follow(f, "certificate and key", func(contents [][]byte) (pair, error) {
+		cert, key, err := extract(contents)
+		if err != nil {
+			return pair{}, err
+		}
+		return parsePair([][]byte{cert, key})
+	}, files...)
+	return &KeyPair{file}, err
+}
+
 func parsePair(contents [][]byte) (pair, error) {
 	cert, err := tls.X509KeyPair(contents[0], contents[1])
 	return pair{&cert, contents[0], contents[1]}, err
@@ -99,6 +112,19 @@ func (f *Files) Authorities(file string) (*Authorities, error) {
 	}
 	f.lists[file] = &Authorities{followed}
 	return f.lists[file], nil
+}
+
+// AuthoritiesFrom follows authorities in files of another format. extract returns their PEM,
+// from the contents of the files.
+func (f *Files) AuthoritiesFrom(extract func(contents [][]byte) ([]byte, error), files ...string) (*Authorities, error) {
+	file, err := Follow(f, "certificate authorities", func(contents [][]byte) (authorities, error) {
+		text, err := extract(contents)
+		if err != nil {
+			return authorities{}, err
+		}
+		return parseAuthorities([][]byte{text})
+	}, files...)
+	return &Authorities{file}, err
 }
 
 func parseAuthorities(contents [][]byte) (authorities, error) {

@@ -13,6 +13,9 @@ import (
 // GivenFiles are the PEM files of an identity. Each may be replaced at any time.
 type GivenFiles struct {
 	Cert, Key, CA string
+	// Kubeconfig is the file that names the others, and that contains what none is named for.
+	// Empty means that there is no such file.
+	Kubeconfig string
 }
 
 // A given has the followed files of an identity.
@@ -29,17 +32,24 @@ func Given(c Config, files GivenFiles) (*Identity, error) {
 		return nil, err
 	}
 	g := &given{files: &auth.Files{Log: c.Log}}
-	var err error
-	if g.pair, err = g.files.KeyPair(files.Cert, files.Key); err != nil {
-		return nil, err
-	}
-	if g.cas, err = g.files.Authorities(files.CA); err != nil {
+	if err := g.follow(files); err != nil {
 		return nil, err
 	}
 	id := &Identity{cfg: c, given: g}
 	id.loadTunnel()
 	id.takeAuthorities()
 	return id, id.takePair()
+}
+
+func (g *given) follow(from GivenFiles) (err error) {
+	if from.Kubeconfig != "" {
+		return g.followKubeconfig(from)
+	}
+	if g.pair, err = g.files.KeyPair(from.Cert, from.Key); err != nil {
+		return err
+	}
+	g.cas, err = g.files.Authorities(from.CA)
+	return err
 }
 
 // takePair uses the present certificate, if it is this node's.

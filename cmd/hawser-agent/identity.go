@@ -1,8 +1,9 @@
-// Who the node is: by a join token, or by files that somebody else keeps.
+// Who the node is: by a join token, or by files that another program renews.
 
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -10,6 +11,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -21,19 +23,53 @@ import (
 
 // identityOptions are the flags about the node's certificate and the API server's.
 type identityOptions struct {
-	apiName string
-	files   bootstrap.GivenFiles
+	apiName    string
+	kubeconfig string
+	files      bootstrap.GivenFiles
+
+	// set by check
+	from             bootstrap.GivenFiles // what has the certificate; empty without such files
+	kubeconfigServer string               // empty without --kubeconfig
 }
 
 func (o *identityOptions) addFlags(f *pflag.FlagSet) {
-	f.StringVar(&o.apiName, "apiserver-name", "", "name that the API server's certificate carries, where the server is beside a cluster that was there before (default what that cluster publishes in ConfigMap kube-public/cluster-info)")
+	f.StringVar(&o.apiName, "apiserver-name", "", "name that the API server's certificate carries, where the server is beside a cluster that was there before (default what --kubeconfig says, or what that cluster publishes in ConfigMap kube-public/cluster-info)")
+	f.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig with the node's client certificate, as a kubelet has one, in place of a join token; without --server its server is used; it and the files that it names are followed when they are replaced")
 	f.StringVar(&o.files.Cert, "client-certificate", "", "file with the node's client certificate, in place of a join token; followed when it is replaced, as by a kubelet")
 	f.StringVar(&o.files.Key, "client-key", "", "file with the key of --client-certificate; may be the same file")
 	f.StringVar(&o.files.CA, "certificate-authority", "", "file with the authorities by which the API server is known; goes with --client-certificate")
 }
 
 // given says whether the certificate is from files.
-func (o *identityOptions) given() bool { return o.files.Cert != "" }
+func (o *identityOptions) given() bool { return o.from != bootstrap.GivenFiles{} }
+
+// givenBy are the flags that name the files.
+func (o *identityOptions) givenBy() string {
+	if o.kubeconfig != "" {
+		return "--kubeconfig"
+	}
+	return "--client-certificate, --client-key and --certificate-authority"
+}
+
+// hiddenKeys are the paths that containers do not see, because the node's key is there: the
+// directory of its file, in which a new one may appear. A directory like /etc has to be seen:
+// there it is the file.
+func (o *identityOptions) hiddenKeys() []string {
+	key := cmp.Or(o.from.Key, o.from.Kubeconfig)
+	if key == "" {
+		return nil
+	}
+	list := []string{key}
+	if resolved, err := filepath.EvalSymlinks(key); err == nil {
+		list = append(list, resolved)
+	}
+	for i, file := range list {
+		if abs, err := filepath.Abs(file); err == nil && filepath.Dir(filepath.Dir(abs)) != "/" {
+			list[i] = filepath.Dir(abs)
+		}
+	}
+	return list
+}
 
 // check refuses what cannot work, naming the flag.
 func (o *identityOptions) check(f *pflag.FlagSet) error {
@@ -50,10 +86,22 @@ func (o *identityOptions) check(f *pflag.FlagSet) error {
 		return errors.New("--client-certificate, --client-key and --certificate-authority go together")
 	}
 	for _, name := range []string{"token", "token-file", "discovery-token-ca-cert-hash"} {
-		if set != 0 && f.Changed(name) {
-			return fmt.Errorf("--%s has no effect with --client-certificate: nothing is asked for", name)
+		if (set != 0 || o.kubeconfig != "") && f.Changed(name) {
+			return fmt.Errorf("--%s has no effect with %s: nothing is asked for", name, o.givenBy())
 		}
 	}
+	if o.kubeconfig == "" {
+		o.from = o.files
+		return nil
+	}
+	if set != 0 {
+		return errors.New("--kubeconfig and --client-certificate: give one of them")
+	}
+	k, err := bootstrap.ReadKubeconfig(o.kubeconfig)
+	if err != nil {
+		return fmt.Errorf("--kubeconfig: %w", err)
+	}
+	o.from, o.kubeconfigServer, o.apiName = k.Files, k.Server, cmp.Or(o.apiName, k.APIServerName)
 	return nil
 }
 
@@ -87,7 +135,7 @@ func joinConfig(o *options, log *slog.Logger) (bootstrap.Config, error) {
 	for _, addr := range o.addrs {
 		c.Servers = append(c.Servers, "https://"+addr)
 	}
-	if o.given() {
+	if o.given() || o.standalone {
 		return c, nil // no token is needed, whatever the environment has
 	}
 	var err error
@@ -113,9 +161,9 @@ func joinConfig(o *options, log *slog.Logger) (bootstrap.Config, error) {
 // none yet.
 func join(ctx context.Context, o *options, c bootstrap.Config) (*bootstrap.Identity, error) {
 	if o.given() {
-		id, err := bootstrap.Given(c, o.files)
+		id, err := bootstrap.Given(c, o.from)
 		if err != nil {
-			return nil, fmt.Errorf("--client-certificate, --client-key and --certificate-authority: %w", err)
+			return nil, fmt.Errorf("%s: %w", o.givenBy(), err)
 		}
 		return id, nil
 	}

@@ -31,6 +31,9 @@ func (o *options) checkListen() error {
 	if o.apiListen == "" {
 		return nil
 	}
+	if o.standalone {
+		return errors.New("--apiserver-listen needs --server or --kubeconfig: there is no API server")
+	}
 	addr, err := netip.ParseAddrPort(o.apiListen)
 	switch {
 	case err != nil || addr.Port() == 0:

@@ -78,6 +78,7 @@ type options struct {
 	// set by check
 	tokenFrom  string   // the flag or variable that the token is from
 	addrs      []string // HOST:PORT of the servers
+	standalone bool     // no server: static pods alone
 	nodeName   string
 	ips        []netip.Addr
 	nodeLabels map[string]string
@@ -103,7 +104,7 @@ func (o *options) addFlags(f *pflag.FlagSet) {
 }
 
 func (o *options) addServerFlags(f *pflag.FlagSet) {
-	f.StringSliceVar(&o.servers, "server", nil, "URL of the server, https://HOST:PORT; of several, --server-count are used at a time, and others tried in turn (required)")
+	f.StringSliceVar(&o.servers, "server", nil, "URL of the server, https://HOST:PORT; of several, --server-count are used at a time, and others tried in turn (required, unless --kubeconfig has it or the agent runs static pods alone)")
 	f.IntVar(&o.serverCount, "server-count", 2, "how many of the servers there are sessions with at a time")
 	f.StringVar(&o.token, "token", "", "join token, ID.SECRET; everybody who can list processes sees it here (default $"+tokenEnv+"); needed only until the node has its certificate")
 	setup.Secret(f, "token")
@@ -171,15 +172,12 @@ func (o *options) addLogFlags(f *pflag.FlagSet) {
 
 // check refuses what cannot work, naming the flag.
 func (o *options) check(f *pflag.FlagSet) error {
-	for _, part := range []func() error{o.checkToken, o.checkServers, o.checkName, o.checkRegistration, o.checkResources, func() error { return o.checkPressure(f) }, o.checkPeriods, o.shutdownOptions.check, o.staticOptions.check} {
+	for _, part := range []func() error{o.checkToken, func() error { return o.identityOptions.check(f) }, o.checkServers, o.checkName, o.checkRegistration, o.checkResources, func() error { return o.checkPressure(f) }, o.checkPeriods, o.shutdownOptions.check, o.staticOptions.check} {
 		if err := part(); err != nil {
 			return err
 		}
 	}
 	if err := o.transportOptions.check(o.addrs); err != nil {
-		return err
-	}
-	if err := o.identityOptions.check(f); err != nil {
 		return err
 	}
 	if err := o.kubeletOptions.check(o.transport, f); err != nil {
@@ -234,6 +232,13 @@ func (o *options) checkToken() error {
 }
 
 func (o *options) checkServers() error {
+	if len(o.servers) == 0 && o.kubeconfigServer != "" {
+		o.servers = []string{o.kubeconfigServer}
+	}
+	o.standalone = len(o.servers) == 0 && o.manifests != "" && o.builtin() && o.token == "" && o.tokenFile == "" && len(o.caHashes) == 0 && !o.given()
+	if o.standalone {
+		return nil
+	}
 	if len(o.servers) == 0 {
 		return errors.New("--server is missing: give https://HOST:PORT, as hawser token create --print-join-command prints it")
 	}

@@ -12,16 +12,24 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/hawser-project/hawser/auth/bootstrap"
+	"github.com/hawser-project/hawser/auth/pki"
 	"github.com/hawser-project/hawser/cmd/internal/clitest"
 )
 
 func parse(t *testing.T, args ...string) (*options, error) {
 	t.Helper()
+	return parseBare(t, append([]string{"--server", "https://hub.example"}, args...)...)
+}
+
+// parseBare is parse without a server.
+func parseBare(t *testing.T, args ...string) (*options, error) {
+	t.Helper()
 	var o options
 	f := pflag.NewFlagSet("agent", pflag.ContinueOnError)
 	o.addFlags(f)
 	dir := t.TempDir()
-	base := []string{"--data-dir", filepath.Join(dir, "data"), "--server", "https://hub.example"}
+	base := []string{"--data-dir", filepath.Join(dir, "data")}
 	if err := f.Parse(append(base, args...)); err != nil {
 		t.Fatal(err)
 	}
@@ -226,6 +234,117 @@ func TestThresholdsReplaceTheDefaults(t *testing.T) {
 		}
 		if got := fmt.Sprintf("%#v", o.thresholds.Hard); got != tt.want {
 			t.Errorf("%v: %s, want %s", tt.args, got, tt.want)
+		}
+	}
+}
+
+// Without a server an agent has static pods alone, if it has any.
+func TestStandaloneOptions(t *testing.T) {
+	manifests := []string{"--pod-manifest-path", "/etc/hawser/manifests"}
+	for name, tt := range map[string]struct {
+		args []string
+		err  string // in the error; empty means none
+	}{
+		"static pods":         {manifests, ""},
+		"nothing to run":      {nil, "--server is missing"},
+		"another's kubelet":   {append(manifests, "--kubelet", "none"), "--server is missing"},
+		"a token":             {append(manifests, "--token-file", "/x/token"), "--server is missing"},
+		"a hash":              {append(manifests, "--discovery-token-ca-cert-hash", "sha256:"+strings.Repeat("00", 32)), "--server is missing"},
+		"a certificate":       {append(manifests, "--client-certificate", "/x/c", "--client-key", "/x/c", "--certificate-authority", "/x/ca"), "--server is missing"},
+		"the API server port": {append(manifests, "--apiserver-listen", "127.0.0.1:6443"), "--apiserver-listen needs --server"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o, err := parseBare(t, tt.args...)
+			clitest.Refused(t, err, tt.err)
+			if err == nil && !o.standalone {
+				t.Error("it is not standalone")
+			}
+		})
+	}
+}
+
+// A machine that has joined does not leave its cluster because a flag is missing.
+func TestStandaloneIsNotJoined(t *testing.T) {
+	o, err := parseBare(t, "--pod-manifest-path", "/etc/hawser/manifests")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(filepath.Join(o.dataDir, "pki"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(o.dataDir, "pki", "kubelet-client-current.pem"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	clitest.Refused(t, run(t.Context(), o, slog.New(slog.DiscardHandler)), "--server is missing: the machine has joined a cluster")
+}
+
+// A kubeconfig takes the place of server and token.
+func TestKubeconfigOptions(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "server")
+	authorities, err := pki.Ensure(pki.Config{Dir: dir, Names: []string{"hub.example"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(dir, "admin.kubeconfig")
+	if err := authorities.WriteKubeconfig(file, "https://hub.example:7443", pki.Admin); err != nil {
+		t.Fatal(err)
+	}
+	files := []string{"--client-certificate", "/x/client.pem", "--client-key", "/x/client.pem", "--certificate-authority", "/x/ca.crt"}
+	for name, tt := range map[string]struct {
+		args []string
+		addr string // of the server
+		name string // of the API server
+		err  string // in the error; empty means none
+	}{
+		"alone":          {nil, "hub.example:7443", "hub.example", ""},
+		"another server": {[]string{"--server", "https://hub-2.example"}, "hub-2.example:6443", "hub.example", ""},
+		"another name":   {[]string{"--apiserver-name", "kubernetes"}, "hub.example:7443", "kubernetes", ""},
+		"a token":        {[]string{"--token", "abcdef.0123456789abcdef"}, "", "", "--token has no effect with --kubeconfig"},
+		"a token file":   {[]string{"--token-file", "/x/token"}, "", "", "--token-file has no effect with --kubeconfig"},
+		"files":          {files, "", "", "--kubeconfig and --client-certificate: give one of them"},
+		"no file":        {[]string{"--kubeconfig", "/x/none"}, "", "", "--kubeconfig: kubeconfig /x/none: no such file or directory"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o, err := parseBare(t, append([]string{"--kubeconfig", file}, tt.args...)...)
+			clitest.Refused(t, err, tt.err)
+			if err == nil && (!slices.Equal(o.addrs, []string{tt.addr}) || o.apiName != tt.name) {
+				t.Errorf("servers %v, API server %s", o.addrs, o.apiName)
+			}
+		})
+	}
+	o, err := parseBare(t, "--kubeconfig", file, "--node-name", "node-1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	clitest.Refused(t, run(t.Context(), o, slog.New(slog.DiscardHandler)), `--kubeconfig: the client certificate is not the node's: `)
+}
+
+// TestHiddenKeys: containers do not see the directory of the node's key, which has the next
+// one, too.
+func TestHiddenKeys(t *testing.T) {
+	dir := t.TempDir()
+	target := filepath.Join(dir, "real")
+	if err := os.Mkdir(target, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	key, link := filepath.Join(target, "key.pem"), filepath.Join(dir, "link.pem")
+	if err := os.WriteFile(key, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(key, link); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		from bootstrap.GivenFiles
+		want []string
+	}{
+		{bootstrap.GivenFiles{}, nil},
+		{bootstrap.GivenFiles{Key: link, Kubeconfig: "/x/y/kubelet.conf"}, []string{dir, target}},
+		{bootstrap.GivenFiles{Kubeconfig: key}, []string{target, target}},
+		{bootstrap.GivenFiles{Key: "/etc/none.pem"}, []string{"/etc/none.pem"}},
+	} {
+		if got := (&identityOptions{from: tt.from}).hiddenKeys(); !slices.Equal(got, tt.want) {
+			t.Errorf("%+v: %v, want %v", tt.from, got, tt.want)
 		}
 	}
 }

@@ -86,6 +86,9 @@ func run(ctx context.Context, o *options, log *slog.Logger) error {
 		return fmt.Errorf("--data-dir: %w", err)
 	}
 	defer unlock()
+	if o.standalone {
+		return runStandalone(ctx, o, &cfg, log)
+	}
 	id, err := joinMeanwhile(ctx, o, cfg, log)
 	if err != nil {
 		if ctx.Err() != nil {
@@ -203,7 +206,7 @@ func (p *parts) makeNode(o *options, metrics prometheus.Registerer, log *slog.Lo
 	if p.runtime, err = process.New(process.Config{
 		DataDir:     filepath.Join(o.dataDir, "runtime"),
 		Version:     kubeletVersion,
-		Hide:        slices.Concat(setup.Around(o.dataDir), o.hidePaths, o.hidden()),
+		Hide:        slices.Concat(setup.Around(o.dataDir), o.hidePaths, o.hidden(), o.hiddenKeys()),
 		Reserved:    o.reservedForOthers(),
 		LogMaxBytes: o.containerLogSize,
 		LogMaxFiles: o.containerLogs,
@@ -223,7 +226,7 @@ func (p *parts) makeNode(o *options, metrics prometheus.Registerer, log *slog.Lo
 		IPs: o.ips, MaxPods: o.maxPods, MaxImages: &o.maxImages, Reserved: o.reserved, Thresholds: o.thresholds,
 		StatusUpdate: o.statusUpdate, StatusReport: o.statusReport, LeaseDuration: time.Duration(o.leaseSeconds) * time.Second,
 		Pods: pods.Config{
-			APIServer: o.addrs[0], VolumeRefresh: o.volumeRefresh, Patience: max(o.offlinePatience, 1), PodMaxPIDs: max(o.podMaxPIDs, 0), SeccompDefault: o.seccompDefault,
+			APIServer: o.apiServer(), VolumeRefresh: o.volumeRefresh, Patience: max(o.offlinePatience, 1), PodMaxPIDs: max(o.podMaxPIDs, 0), SeccompDefault: o.seccompDefault,
 			Retention: &o.retention,
 		},
 		ManifestPath: o.manifests, ManifestPeriod: o.manifestsPeriod,
@@ -271,6 +274,14 @@ func (p *parts) openAPI(ctx context.Context, o *options, log *slog.Logger) error
 	}
 	p.users = append(p.users, (&apiPort{listener: l, dial: p.link.DialContext, log: log}).run)
 	return nil
+}
+
+// apiServer is the address of the API server for programs in pods; empty if there is none.
+func (o *options) apiServer() string {
+	if o.standalone {
+		return ""
+	}
+	return o.addrs[0]
 }
 
 // reservedForOthers is what the runtime keeps from containers.

@@ -64,12 +64,40 @@ func (o *staticOptions) hidden() []string {
 // errNotJoined is why a machine without an identity reaches no API.
 var errNotJoined = errors.New("the machine has not joined a cluster yet")
 
+// runStandalone runs the static pods of a machine that belongs to no cluster, until ctx is
+// done. It registers nothing.
+func runStandalone(ctx context.Context, o *options, c *bootstrap.Config, log *slog.Logger) error {
+	if c.Joined() {
+		return errors.New("--server is missing: the machine has joined a cluster; for static pods alone take another --data-dir")
+	}
+	log.Info("running static pods alone: no server is named", "node", o.nodeName, "files", o.manifests)
+	return runStatic(ctx, o, log)
+}
+
 // joinMeanwhile is join. As long as the machine has to wait for it, its static pods run; they
 // go on when the node that the machine becomes takes them over.
 func joinMeanwhile(ctx context.Context, o *options, c bootstrap.Config, log *slog.Logger) (*bootstrap.Identity, error) {
 	if o.manifests == "" || !o.builtin() || o.given() || c.Joined() {
 		return join(ctx, o, c)
 	}
+	group, ctx := errgroup.WithContext(ctx)
+	alone, joined := context.WithCancel(ctx)
+	defer joined()
+	group.Go(func() error { return runStatic(alone, o, log) })
+	var id *bootstrap.Identity
+	group.Go(func() (err error) {
+		defer joined()
+		id, err = join(ctx, o, c)
+		return err
+	})
+	if err := group.Wait(); err != nil {
+		return nil, err
+	}
+	return id, nil
+}
+
+// runStatic runs a node that reaches no API, and so has static pods alone, until ctx is done.
+func runStatic(ctx context.Context, o *options, log *slog.Logger) error {
 	p := &parts{fence: &fence.Fence{}}
 	var err error
 	p.api, p.conns, err = node.NewAPI(node.APIConfig{
@@ -78,30 +106,19 @@ func joinMeanwhile(ctx context.Context, o *options, c bootstrap.Config, log *slo
 		Dial: func(context.Context, string, string) (net.Conn, error) { return nil, errNotJoined },
 	})
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer p.conns.Close()
 	if err = p.makeNode(o, prometheus.NewRegistry(), log); err != nil {
-		return nil, err
+		return err
 	}
 	below, stopBelow := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopBelow()
 	group, ctx := errgroup.WithContext(ctx)
-	alone, joined := context.WithCancel(ctx)
-	defer joined()
 	group.Go(func() error { return p.runtime.Run(below) })
 	group.Go(func() error {
 		defer stopBelow()
-		return p.node.Run(alone)
+		return p.node.Run(ctx)
 	})
-	var id *bootstrap.Identity
-	group.Go(func() (err error) {
-		defer joined()
-		id, err = join(ctx, o, c)
-		return err
-	})
-	if err = group.Wait(); err != nil {
-		return nil, err
-	}
-	return id, nil
+	return group.Wait()
 }
