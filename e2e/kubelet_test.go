@@ -5,11 +5,13 @@ package e2e
 
 import (
 	"bufio"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -18,6 +20,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/hawser-project/hawser/e2e/await"
 )
@@ -104,6 +108,55 @@ func TestKubeletRidesTheTunnel(t *testing.T) {
 	run(t, args, filepath.Join(dirs["kubelet"], "agent"))
 	c.works(t, "steady")
 	c.mustKubectl(t, "", "delete", "pod", "steady", "--now")
+}
+
+// A node whose certificate another program renews joins by a kubeconfig, as a kubelet's names
+// it. All that it does at the API it does as the node.
+func TestKubeconfigOfANode(t *testing.T) {
+	t.Parallel()
+	flags, log := auditFlags(t)
+	c := startUp(t, "--nodes", "1", "--server-arg="+flags[0], "--server-arg="+flags[1])
+	c.kill(t, "node-1")
+	before := len(agentUsers(t, log))
+	dir := filepath.Join(c.dir, "nodes", "node-1")
+	pair := filepath.Join(dir, "pki", "kubelet-client-current.pem")
+	conf, file := kubeconfigOf(clientcmdapi.Cluster{Server: fmt.Sprintf("https://127.0.0.1:%d", c.port), CertificateAuthority: filepath.Join(dir, "pki", "ca.crt")}, pair, pair), filepath.Join(c.dir, "kubelet.conf")
+	must(t, clientcmd.WriteToFile(conf, file))
+	under, _ := bin(t)
+	run(t, []string{
+		filepath.Join(under, "hawser-agent"), "--kubeconfig", file, "--node-name", "node-1", "--data-dir", filepath.Join(c.dir, "other"),
+		"--eviction-hard", "", "--node-status-update-frequency", "1s",
+	}, filepath.Join(dir, "agent"))
+	c.podWith(t, "steady", "", "", "sh", "-c", "echo started; exec sleep 1000")
+	c.works(t, "steady")
+	c.mustKubectl(t, "", "delete", "pod", "steady", "--now")
+	users := agentUsers(t, log)[before:]
+	if others := slices.DeleteFunc(slices.Clone(users), func(u string) bool { return u == "system:node:node-1" }); len(users) < 10 || len(others) > 0 {
+		t.Errorf("of %d requests some are of %v", len(users), others)
+	}
+}
+
+// agentUsers are the users of agents' requests, by an API server's log.
+func agentUsers(t *testing.T, log string) (users []string) {
+	t.Helper()
+	f, err := os.Open(log)
+	must(t, err)
+	defer f.Close()
+	for d := json.NewDecoder(f); ; {
+		var e struct {
+			UserAgent string
+			User      struct{ Username string }
+		}
+		if err := d.Decode(&e); err != nil {
+			if !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
+				t.Error(err)
+			}
+			return users
+		}
+		if strings.HasPrefix(e.UserAgent, "hawser-agent") {
+			users = append(users, e.User.Username)
+		}
+	}
 }
 
 // cat runs cat in a pod until the test ends. Each call says a line and waits until it has

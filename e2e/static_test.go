@@ -189,17 +189,23 @@ func TestStaticPods(t *testing.T) {
 	s.late(t)
 }
 
-// late: a machine that has never joined runs its static pods, and goes on with them when
-// it is a node.
+// late: a machine without a server, and one that has not joined yet, runs its static pods, and
+// goes on with them when it is a node.
 func (s *shelf) late(t *testing.T) {
 	under, client := bin(t)
 	join := s.joinCommand(t, filepath.Join(client, "hawser"))
 	shelf := &shelf{cluster: s.cluster, dir: t.TempDir(), pod: "web-late", port: await.FreePort(t)}
 	server := s.kill(t, "server")
 	shelf.define(t, "late")
-	run(t, append(append([]string{filepath.Join(under, "hawser-agent")}, join[1:]...),
-		"--node-name=late", "--data-dir="+filepath.Join(s.cluster.dir, "nodes", "late"), "--eviction-hard=", "--pod-manifest-path="+shelf.dir), filepath.Join(s.cluster.dir, "late"))
+	dir := filepath.Join(s.cluster.dir, "nodes", "late")
+	must(t, os.MkdirAll(dir, 0o700))
+	program := filepath.Join(under, "hawser-agent")
+	alone := []string{"--node-name=late", "--data-dir=" + dir, "--eviction-hard=", "--pod-manifest-path=" + shelf.dir}
+	run(t, append([]string{program}, alone...), filepath.Join(dir, "agent"))
 	pid := shelf.runs(t, "late")
+	s.kill(t, "late")
+	run(t, append(append([]string{program}, join[1:]...), alone...), filepath.Join(dir, "agent"))
+	shelf.same(t, "once it has a server", "late", pid)
 	run(t, server, filepath.Join(s.cluster.dir, "server"))
 	shelf.shown(t)
 	shelf.same(t, "once it is a node", "late", pid)
