@@ -32,9 +32,11 @@
 // otherwise the callers write. A session has one timer (liveness.go). A stream has no
 // goroutine.
 //
-// Turns. Control frames and small data go first, then bulk, one stream's turn at a time:
-// 64 KiB, or less on a slow path (pace.go). The unsent data of a stream that is reset is
-// discarded. While small data is expected, bulk leaves one processor idle (bulk.go).
+// Turns. Control frames and small data go first, up to a record, then bulk, one stream's
+// turn at a time: 64 KiB, or less on a slow path (pace.go). Where another stream has just
+// written, a writer lets those that are ready queue first, so that they share the record.
+// The unsent data of a stream that is reset is discarded. While small data is expected,
+// bulk leaves one processor idle (bulk.go).
 //
 // Liveness. After 14 s of silence the dialing end sends QX_PING, and 5.6 s later gives the
 // connection up. A connection is doubted if data on it is unacknowledged for longer than a
