@@ -45,8 +45,8 @@ func ReadKubeconfig(file string) (*Kubeconfig, error) {
 	return read.Get(), nil
 }
 
-// parseKubeconfig returns the cluster and the user of the current context. What is embedded
-// has no file.
+// parseKubeconfig returns the cluster and the user of the current context. Where both data and
+// a file are given, the data counts and the file's name is empty, as in client-go.
 func parseKubeconfig(file string, content []byte) (*clientcmdapi.Cluster, *clientcmdapi.AuthInfo, error) {
 	all, err := clientcmd.Load(content)
 	if err != nil {

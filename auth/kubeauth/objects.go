@@ -118,7 +118,7 @@ func (o *Objects) Use(client kubernetes.Interface, f informers.SharedInformerFac
 	return nil
 }
 
-// Read has s asked instead of the client. Use was called before.
+// Read replaces the client by s, for the objects that s reads. Use must have been called.
 func (o *Objects) Read(s Store) {
 	next := *o.src.Load()
 	next.store = s

@@ -13,8 +13,9 @@ const (
 	// turnSize is how many bytes of one stream are written before another stream has its
 	// turn. On a slow path it is fewer: see pace.
 	turnSize = 4 * (record - headroom)
-	// crowded is how soon after a turn another stream's data may find company.
-	crowded = 200 * time.Microsecond
+	// gatherTime is for how long after a turn a writer of another stream yields first: the
+	// connection is busy, and more streams may be about to write.
+	gatherTime = 200 * time.Microsecond
 )
 
 // A queue has the streams that wait for their turn, first in, first out.
@@ -58,7 +59,7 @@ func (s *Session) sendLocked(st *stream) {
 	if c == nil || !st.queueLocked(c) || c.writing {
 		return
 	}
-	if st.id != c.lastSmall && time.Since(c.lastSent) < crowded {
+	if st.id != c.lastSmall && time.Since(c.lastSent) < gatherTime {
 		c.yieldLocked()
 	}
 	c.startWritingLocked()
