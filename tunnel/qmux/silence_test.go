@@ -187,7 +187,13 @@ func slowPeer(t *testing.T, o tunnel.Options) (d *Session, c *conn, resume func(
 	addr, accepted := overTLS(t, o)
 	d = dialed(t, addr, o)
 	a := sessionOf(t, accepted)
-	awaitReal(t, "the first pings are answered", func() bool { return d.Link().RTT > 0 && a.Link().RTT > 0 })
+	for _, s := range []*Session{d, a} {
+		awaitReal(t, "the first pings are answered", func() bool {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			return s.pings > 0 && s.firstLocked().pingNumber == 0
+		})
+	}
 	a.mu.Lock()
 	d.mu.Lock()
 	defer d.mu.Unlock()
