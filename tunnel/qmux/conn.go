@@ -62,8 +62,8 @@ type conn struct {
 	owedReset    bool      // owedSince was moved once because this process had been stopped
 	pingNumber   uint64    // of the unanswered QX_PING; 0: none
 	pingSent     time.Time // when that ping was sent
-	movingSince  time.Time // since when data has been received without a long pause
-	lastData     time.Time // when stream data was last received
+	movingSince  time.Time // since when data has moved without a long pause
+	lastMoved    time.Time // when stream data or a STREAM_ACK was last received
 	lastSent     time.Time // when a turn was last written
 	lastSmall    uint64    // ID of the stream whose small data was written last
 	lastOwned    time.Time // when a stream last used it as its own

@@ -64,7 +64,7 @@ func TestForgotten(t *testing.T) {
 			}
 			for range 2 {
 				until(written.Load() + 32)
-				for end := time.Now().Add(4 * patience); tt.much && !alone(w) || tt.accepter && !moves(d.(*Session)); {
+				for end := time.Now().Add(4 * patience); tt.much && !alone(w) || (tt.much || tt.accepter) && !moves(d.(*Session)); {
 					if until(read + step); time.Now().After(end) {
 						t.Fatalf("after %d bytes nothing moves as it should", read)
 					}
@@ -124,12 +124,11 @@ func write(w io.Writer, much bool, written *atomic.Int64) {
 	}
 }
 
-// moves says whether data has been coming on a connection for so long that its end is
-// noticed.
+// moves says whether data has moved on a connection for so long that its end is noticed.
 func moves(s *Session) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return slices.ContainsFunc(s.conns, func(c *conn) bool { return c.lastData.Sub(c.movingSince) > movingTime })
+	return slices.ContainsFunc(s.conns, func(c *conn) bool { return c.lastMoved.Sub(c.movingSince) > movingTime })
 }
 
 // alone says whether what is written has a connection of its own.

@@ -94,7 +94,7 @@ func (s *Session) streamFrameLocked(c *conn, f frame, b *block) error {
 	switch f.kind {
 	case frameStream:
 		s.stats.Received += uint64(len(f.data))
-		c.dataReceivedLocked()
+		c.movedLocked()
 		return st.receiveLocked(c, f, b)
 	case frameResetStream:
 		return st.resetByPeerLocked(c, f.offset)
@@ -106,6 +106,7 @@ func (s *Session) streamFrameLocked(c *conn, f frame, b *block) error {
 		st.creditLocked(f.offset)
 		return nil
 	default: // STREAM_ACK
+		c.movedLocked()
 		err := st.ackedLocked(f.offset, f.kind == frameStreamAckEnd)
 		if err == nil {
 			st.creditLocked(f.value)

@@ -17,8 +17,8 @@ const (
 	// before the connection is doubted.
 	minAckTimeout = time.Second
 	maxAckTimeout = 20 * time.Second
-	// A connection moves data if it has received some for longer than movingTime without a
-	// pause longer than movingPauseLocked.
+	// A connection moves data if it has received some, or acknowledgements, for longer than
+	// movingTime without a pause longer than movingPauseLocked.
 	movingTime = time.Second
 	// If the timer fires later than lateTick the process must have been stopped. Then
 	// there may be unread data of the peer's, and a connection that comes within grace
@@ -173,20 +173,22 @@ func (c *conn) pingLocked() {
 // movingPauseLocked is the longest pause in data that moves.
 func (s *Session) movingPauseLocked() time.Duration { return 2 * s.ackTimeoutLocked() }
 
-// dataReceivedLocked notes that data was received on c. In the pauses of data that moves the
-// dialing end probes the peer: the sender, if it is the accepting end, cannot dial.
-func (c *conn) dataReceivedLocked() {
-	if c.lastReceived.Sub(c.lastData) > c.s.movingPauseLocked() {
+// movedLocked notes that stream data, or an acknowledgement of it, was received on c. In the
+// pauses of data that moves the dialing end probes the peer. The sender, if it is the
+// accepting end, cannot dial; if it is the dialing end, it may wait for a window that was
+// raised on a dead connection, with nothing in flight.
+func (c *conn) movedLocked() {
+	if c.lastReceived.Sub(c.lastMoved) > c.s.movingPauseLocked() {
 		c.movingSince = c.lastReceived
 	}
-	c.lastData = c.lastReceived
+	c.lastMoved = c.lastReceived
 	c.s.probeLocked(c, c.lastReceived)
 }
 
 // probeLocked pings on a connection that moves data after half of the acknowledgement
 // timeout in silence, and again until the data is overdue.
 func (s *Session) probeLocked(c *conn, now time.Time) {
-	if s.dial == nil || !c.owedSince.IsZero() || c.lastData.Sub(c.movingSince) <= movingTime || now.Sub(c.lastData) > s.movingPauseLocked()+s.ackTimeoutLocked() {
+	if s.dial == nil || !c.owedSince.IsZero() || c.lastMoved.Sub(c.movingSince) <= movingTime || now.Sub(c.lastMoved) > s.movingPauseLocked()+s.ackTimeoutLocked() {
 		return
 	}
 	if due := c.lastReceived.Add(s.ackTimeoutLocked() / 2); now.Before(due) {

@@ -5,6 +5,7 @@ package qmux
 import (
 	"context"
 	"fmt"
+	"io"
 	"net"
 	"net/http/httptrace"
 	"os"
@@ -320,4 +321,36 @@ func TestOneWayIsDead(t *testing.T) {
 			})
 		}
 	}
+}
+
+// A window that is raised on a dead connection is missed, although nothing is in flight on
+// it: the sender waits for it with data to send.
+func TestLostCreditIsMissed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := tunnel.Options{Link: tunnel.LinkOptions{Connections: 1}}
+		n := newNetwork(o)
+		var in, out atomic.Bool
+		n.wrap = func(c *memnet.Conn) net.Conn { return halfDead{c, &in, &out} }
+		d, a := n.pair(t, o)
+		near, far := opened(t, d, a)
+		n.set(func() { n.wrap = nil })
+		go func() { _, _ = io.Copy(near, zeros{}) }() // until the session is closed
+		reads := func(n int64) {
+			if k, err := io.CopyN(io.Discard, far, n); err != nil {
+				t.Fatalf("after %d bytes of %d: %v", k, n, err)
+			}
+		}
+		for range 100 {
+			reads(64 << 10)
+			time.Sleep(20 * time.Millisecond)
+		}
+		time.Sleep(200 * time.Millisecond) // until everything is acknowledged
+		in.Store(true)
+		began := time.Now()
+		reads(4 * maxWindow)
+		if took := time.Since(began); took > 3*time.Second {
+			t.Errorf("it took %v", took)
+		}
+		n.close(t, d, a)
+	})
 }
