@@ -46,6 +46,7 @@ type conn struct {
 	closeSent      bool  // CONNECTION_CLOSE has been sent
 	draining       bool  // replaced by another connection: only read from now on
 	writing        bool  // a write is in progress
+	full           bool  // the socket did not take all of the latest turn
 	writeErr       error // why writing has failed; nil if it has not
 	small          queue // streams with at most smallWrite bytes to send
 	bulk           queue // streams with more

@@ -309,6 +309,7 @@ func (s *Session) addConn() {
 	pause := min(minGrowBackoff<<min(p.dialFailures, 8), maxGrowBackoff)
 	p.dialFailures++
 	p.retryAt = time.Now().Add(pause)
+	s.releaseBulkLocked()
 	s.log.Debug("cannot add a connection", "session", s.id.String(), "retry", pause, "err", err)
 }
 

@@ -7,9 +7,10 @@
 //
 //   - Several connections. A STREAM frame names its stream and offset, and may therefore
 //     use any connection of the session. Control frames and small data use the first one. A
-//     stream that sends much is assigned a connection of its own. The dialing end makes it
-//     when it is first needed, and drops it half a minute after its last use. The receiver
-//     puts data that arrives out of order back in order.
+//     stream that sends much, or finds the first one's socket full, is assigned a connection
+//     of its own. The dialing end makes it when it is first needed, and drops it half a
+//     minute after its last use. While it is made, bulk on the first one is bounded. The
+//     receiver puts data that arrives out of order back in order.
 //   - Resumption. The receiver acknowledges by stream and offset, and the sender retains
 //     data until then. Data in flight on a lost connection is retransmitted on another. A
 //     session is parked while it has no connection, and ends when that has lasted for the

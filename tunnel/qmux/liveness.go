@@ -87,6 +87,9 @@ func (s *Session) tick() {
 			c.startWritingLocked()
 		}
 	}
+	if s.dueLocked(&s.paths.addingUntil, now) {
+		s.releaseBulkLocked()
+	}
 	if s.dueLocked(&s.paths.sweepAt, now) {
 		s.sweepLocked(now)
 	}

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http/httptrace"
 	"os"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -350,6 +351,67 @@ func TestLostCreditIsMissed(t *testing.T) {
 		reads(4 * maxWindow)
 		if took := time.Since(began); took > 3*time.Second {
 			t.Errorf("it took %v", took)
+		}
+		n.close(t, d, a)
+	})
+}
+
+// Where the first connection's socket is full, a stream's bulk does not queue up in it.
+func TestFullConnectionTakesNoBulk(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork(tunnel.Options{})
+		d, a := n.pair(t, tunnel.Options{})
+		for range 2 { // one makes a connection, the other finds it
+			near, far := opened(t, d, a)
+			d.mu.Lock()
+			d.keepalive.rtt, d.firstLocked().full = 100*time.Millisecond, true
+			d.mu.Unlock()
+			said := strings.Repeat("x", smallWrite+1)
+			says(t, near, said)
+			hears(t, far, said)
+			synctest.Wait()
+			if !alone(near) {
+				t.Error("the stream has no connection of its own")
+			}
+		}
+		n.close(t, d, a)
+	})
+}
+
+// While a connection for bulk is made, the first one has a bounded part of it in flight.
+func TestBulkWaitsForConnection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork(tunnel.Options{})
+		var in, out, hangs atomic.Bool
+		n.wrap = func(c *memnet.Conn) net.Conn { return halfDead{c, &in, &out} }
+		d, a := n.pairBy(t, tunnel.Options{}, func(ctx context.Context) (secured, error) {
+			if hangs.CompareAndSwap(false, true) {
+				return n.dial(ctx)
+			}
+			<-ctx.Done()
+			return nil, context.Cause(ctx)
+		})
+		near, _ := opened(t, d, a)
+		time.Sleep(time.Second) // until the window is known
+		d.mu.Lock()
+		c := d.firstLocked()
+		d.keepalive.rtt = 100 * time.Millisecond
+		d.mu.Unlock()
+		in.Store(true) // no acknowledgement is received
+		go func() { _, _ = io.Copy(near, zeros{}) }()
+		inFlight := func() int {
+			synctest.Wait()
+			d.mu.Lock()
+			defer d.mu.Unlock()
+			return c.inFlight
+		}
+		time.Sleep(minAckTimeout / 2)
+		if got := inFlight(); got < bulkThreshold || got >= bulkThreshold+turnSize {
+			t.Errorf("%d bytes in flight", got)
+		}
+		time.Sleep(minAckTimeout)
+		if got := inFlight(); got < 2*(bulkThreshold+turnSize)-1 {
+			t.Errorf("%d bytes in flight, though no connection was made", got)
 		}
 		n.close(t, d, a)
 	})

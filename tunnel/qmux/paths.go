@@ -15,7 +15,8 @@ const (
 	// A stream that has sent bulkThreshold bytes, less loadDecay for each second, is
 	// assigned a connection of its own. On a path with a round trip below shortPathRTT the
 	// first of them takes bulkThresholdShortPath: there bulk delays others less than a
-	// handshake costs.
+	// handshake costs. On other paths a stream is assigned one at once if the first
+	// connection's socket is full.
 	bulkThreshold          = 64 << 10
 	bulkThresholdShortPath = 256 << 10
 	loadDecay              = 16 << 10
@@ -36,6 +37,7 @@ type paths struct {
 	askedFor     int      // that this end has asked for
 	dialing      int      // attempts under way
 	retryAt      time.Time
+	addingUntil  time.Time // until then bulk waits for a connection that is being made; zero: none is
 	dialFailures int
 	sweepAt      time.Time
 	rejoin       rejoin
@@ -47,6 +49,7 @@ type load struct {
 	at         time.Time
 	sinceSweep int  // bytes sent since the last sweep
 	backlogged bool // it had more to send at that time
+	wantsConn  bool // it is to have a connection of its own
 }
 
 // firstLocked is the connection that carries control frames and small data; nil if the
@@ -71,7 +74,7 @@ func (s *Session) connFor(st *stream) *conn {
 func (s *Session) noteSentLocked(st *stream, n int) {
 	l := &st.out.load
 	l.sinceSweep += n
-	if st.out.ownConn != nil || !s.extended || s.conf.connections < 2 {
+	if st.out.ownConn != nil || !s.addsConns() || len(s.conns) == 0 {
 		return
 	}
 	now := time.Now()
@@ -80,12 +83,22 @@ func (s *Session) noteSentLocked(st *stream, n int) {
 	}
 	l.at, l.bytes, l.backlogged = now, l.bytes+n, st.sendable() > 0
 	limit := bulkThreshold
-	if s.keepalive.rtt > 0 && s.keepalive.rtt < shortPathRTT && len(s.conns) < 2 {
+	if s.firstLocked().delaysBulkLocked() {
+		limit = 0
+	} else if s.keepalive.rtt > 0 && s.keepalive.rtt < shortPathRTT && len(s.conns) < 2 {
 		limit = bulkThresholdShortPath
 	}
-	if l.bytes < limit {
-		return
+	if l.bytes >= limit {
+		s.wantConnLocked(st)
 	}
+}
+
+// addsConns says whether the session may use several connections.
+func (s *Session) addsConns() bool { return s.extended && s.conf.connections > 1 }
+
+// wantConnLocked assigns the stream a connection of its own, now or once there is one.
+func (s *Session) wantConnLocked(st *stream) {
+	st.out.load.wantsConn = true
 	if c := s.pickConnLocked(); c != nil {
 		s.assignLocked(st, c)
 		return
@@ -93,9 +106,17 @@ func (s *Session) noteSentLocked(st *stream, n int) {
 	s.addConnsLocked()
 }
 
-// wantsConn says whether a stream is above the threshold and has no connection of its own.
-func (st *stream) wantsConn() bool {
-	return st.out.ownConn == nil && st.out.load.bytes >= bulkThreshold
+// delaysBulkLocked says whether c is the first connection, and so slow that a stream's bulk
+// is better off on one of its own from the start.
+func (c *conn) delaysBulkLocked() bool {
+	s := c.s
+	return c.full && c == s.firstLocked() && s.addsConns() && s.keepalive.rtt >= shortPathRTT
+}
+
+// holdsBulkLocked says whether bulk waits: as much as c may have is in flight on it, and
+// connections for the rest are being made. What is lost of it would delay small data.
+func (c *conn) holdsBulkLocked() bool {
+	return !c.s.paths.addingUntil.IsZero() && c.inFlight >= bulkThreshold && c == c.s.firstLocked()
 }
 
 // pickConnLocked is the connection beside the first with the fewest owners. It is nil if
@@ -117,7 +138,7 @@ func (s *Session) pickConnLocked() *conn {
 func (s *Session) assignLocked(st *stream, c *conn) {
 	s.unassignLocked(st)
 	st.out.ownConn = c
-	st.out.load.sinceSweep = keepConnBytes
+	st.out.load.sinceSweep, st.out.load.wantsConn = keepConnBytes, false
 	c.owners++
 	s.scheduleSweepLocked()
 }
@@ -136,7 +157,7 @@ func (s *Session) unassignLocked(st *stream) {
 		c.lastOwned = time.Now()
 		st.out.ownConn = nil
 	}
-	st.out.load.bytes = 0
+	st.out.load.bytes, st.out.load.wantsConn = 0, false
 }
 
 // addConnsLocked dials, or asks the dialing end for, as many connections as streams want,
@@ -149,7 +170,7 @@ func (s *Session) addConnsLocked() {
 	}
 	need := 0
 	for _, st := range s.streams {
-		if st.out.ownConn != nil || st.wantsConn() {
+		if st.out.ownConn != nil || st.out.load.wantsConn {
 			need++
 		}
 	}
@@ -157,18 +178,36 @@ func (s *Session) addConnsLocked() {
 	case need <= there:
 	case s.dial == nil:
 		p.askedFor, first.control.wantConns = need, need
+		s.holdBulkLocked()
 		first.startWritingLocked()
 	default:
+		s.holdBulkLocked()
 		for p.dialing = need - there; need > there; need-- {
 			s.goroutines.Go(s.addConn)
 		}
 	}
 }
 
+// holdBulkLocked has bulk wait for connections that are being made, for a bounded time.
+func (s *Session) holdBulkLocked() {
+	if s.keepalive.rtt >= shortPathRTT {
+		s.paths.addingUntil = time.Now().Add(s.ackTimeoutLocked())
+		s.scheduleLocked(s.paths.addingUntil)
+	}
+}
+
+// releaseBulkLocked ends that.
+func (s *Session) releaseBulkLocked() {
+	s.paths.addingUntil = time.Time{}
+	if first := s.firstLocked(); first != nil {
+		first.startWritingLocked()
+	}
+}
+
 // assignWaitingLocked assigns connections to the streams that want one.
 func (s *Session) assignWaitingLocked() {
 	for _, st := range s.streams {
-		if !st.wantsConn() {
+		if !st.out.load.wantsConn {
 			continue
 		}
 		c := s.pickConnLocked()
@@ -255,6 +294,9 @@ func (s *Session) attachLocked(c *conn, insteadOf uint64) {
 	s.resendControlLocked()
 	s.assignWaitingLocked()
 	c.startWritingLocked()
+	if s.paths.dialing <= 1 && s.paths.askedFor <= len(s.conns)-1 { // c is the last one
+		s.releaseBulkLocked()
+	}
 	s.watchLocked(now)
 }
 

@@ -56,6 +56,10 @@ type turn struct {
 // sendLocked queues st, and writes if no write is in progress.
 func (s *Session) sendLocked(st *stream) {
 	c := s.connFor(st)
+	if c != nil && c.delaysBulkLocked() && st.sendable() > smallWrite {
+		s.wantConnLocked(st)
+		c = s.connFor(st)
+	}
 	if c == nil || !st.queueLocked(c) || c.writing {
 		return
 	}
@@ -123,6 +127,7 @@ func (c *conn) writeLocked(wait bool) {
 		c.s.mu.Unlock()
 		all, err := c.write(&t)
 		c.s.mu.Lock()
+		c.full = !all
 		c.turnDoneLocked(&t, err)
 		if !wait && !c.detached && c.writeErr == nil && (!all || !last && c.hasWorkLocked()) {
 			c.s.goroutines.Go(func() { c.continueWriting(all, last) })
@@ -133,7 +138,7 @@ func (c *conn) writeLocked(wait bool) {
 		}
 		c.closeSentLocked(last)
 	}
-	c.writing = false
+	c.writing, c.full = false, false
 	if c.detached {
 		c.s.requeueLocked(c)
 	}
@@ -240,7 +245,7 @@ func (c *conn) writePiece(t *turn, g *segment, fin bool) error {
 
 // hasWorkLocked says whether anything is pending.
 func (c *conn) hasWorkLocked() bool {
-	return c.small.len() > 0 || c.bulk.len() > 0 || len(c.controlStreams) > 0 || len(c.streamDone) > 0 || c.control.pending()
+	return c.small.len() > 0 || c.bulk.len() > 0 && !c.holdsBulkLocked() || len(c.controlStreams) > 0 || len(c.streamDone) > 0 || c.control.pending()
 }
 
 // turnDoneLocked releases a turn that was written, and queues its stream again.
@@ -277,7 +282,9 @@ func (c *conn) takeTurnLocked(t *turn) {
 		}
 		c.takeSmallLocked(t, st)
 	}
-	if st := c.popLocked(&c.bulk); st != nil {
+	if c.holdsBulkLocked() {
+		// later
+	} else if st := c.popLocked(&c.bulk); st != nil {
 		c.takeBulkLocked(t, st)
 	}
 	if c.control.closeFrame != nil && c.small.len() == 0 && t.st == nil && t.room() > len(c.control.closeFrame) {
