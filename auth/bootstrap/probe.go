@@ -27,7 +27,7 @@ type Probe struct {
 	NoToken bool
 }
 
-// Probe reads the version of one server, https://HOST:PORT, and verifies it as Join does, by
+// Probe asks one server, https://HOST:PORT, for its API, and verifies it as Join does, by
 // Config.Pins. It sends the join token, if there is one, requests no certificate, and writes
 // no file. padding is the number of extra bytes in the request: more than fit in a packet
 // test whether large packets arrive. The error is one of Join's.
@@ -54,7 +54,8 @@ func (c *Config) Probe(ctx context.Context, server string, padding int) (p Probe
 func (c *Config) probe(ctx context.Context, server string, token Token, padding int, by *pinned, p *Probe) error {
 	transport := c.transport(by.config())
 	defer transport.CloseIdleConnections()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(server, "/")+"/version", nil)
+	// Everybody may read /version, whatever the token; /api takes a user.
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(server, "/")+"/api", nil)
 	if err != nil {
 		return err
 	}
@@ -66,7 +67,7 @@ func (c *Config) probe(ctx context.Context, server string, token Token, padding 
 	}
 	resp, err := trip.RoundTrip(req)
 	if err != nil {
-		return fmt.Errorf("ask %s for its version: %w", server, err)
+		return fmt.Errorf("ask %s for its API: %w", server, err)
 	}
 	defer resp.Body.Close()
 	_, _ = io.CopyN(io.Discard, resp.Body, maxProbed) // it is not used
