@@ -33,6 +33,7 @@ const SocketName = "etcd.sock"
 
 const (
 	memberName = "hawser"
+	memberDir  = "member-data"
 
 	// defaultQuota is etcd's own recommended ceiling.
 	defaultQuota = 8 << 30
@@ -121,6 +122,9 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	defer unlock()
 
+	if err = checkSpace(s.cfg.Dir, newSpace()); err != nil {
+		return fmt.Errorf("etcd: data directory %s: %w", s.cfg.Dir, err)
+	}
 	member, err := embed.StartEtcd(s.embedConfig(ctx))
 	if err != nil {
 		return fmt.Errorf("etcd: start: %w", err)
@@ -163,7 +167,7 @@ func (s *Server) Run(ctx context.Context) error {
 func (s *Server) embedConfig(ctx context.Context) *embed.Config {
 	c := embed.NewConfig()
 	c.Name = memberName
-	c.Dir = filepath.Join(s.cfg.Dir, "member-data")
+	c.Dir = filepath.Join(s.cfg.Dir, memberDir)
 	c.ListenPeerUrls = nil
 	c.AdvertisePeerUrls = []url.URL{{Scheme: "http", Host: "localhost:2380"}}
 	c.InitialCluster = c.InitialClusterFromName(c.Name)
