@@ -77,10 +77,10 @@ func connected(s *evidence.Session, rtt time.Duration) []corev1.NodeCondition {
 		if s.Window > 0 {
 			c.Message += ", until " + clock(s.At.Add(s.Window))
 		}
-		c.Message += lastWords(s)
+		c.Message += lastHeard(s)
 	default:
 		c.Reason = reasonOf(&s.Change)
-		c.Message = "no session since " + clock(s.At) + lastWords(s)
+		c.Message = "no session since " + clock(s.At) + lastHeard(s)
 	}
 	if s.State != evidence.Attached {
 		c.LastHeartbeatTime = metav1.NewTime(s.At)
@@ -91,8 +91,8 @@ func connected(s *evidence.Session, rtt time.Duration) []corev1.NodeCondition {
 	return []corev1.NodeCondition{c}
 }
 
-// lastWords tell what was last heard of a node, and why no more.
-func lastWords(s *evidence.Session) string {
+// lastHeard tells what was last heard of a node, and why no more.
+func lastHeard(s *evidence.Session) string {
 	text := ""
 	if !s.Heard.IsZero() {
 		text += "; last heard at " + clock(s.Heard)

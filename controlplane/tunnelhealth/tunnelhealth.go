@@ -165,7 +165,7 @@ func New(client kubernetes.Interface, f informers.SharedInformerFactory, c Confi
 	c = c.withDefaults()
 	n := f.Core().V1().Nodes()
 	ctl := &Controller{
-		cfg: c, client: client, nodes: n.Lister(), inf: n.Informer(), metrics: newMetrics(c.Metrics),
+		cfg: c, client: client, nodes: n.Lister(), inf: n.Informer(), metrics: newMetrics(c.Metrics, n.Lister()),
 		http:   newClient(c),
 		writes: rate.NewLimiter(rate.Limit(c.WriteRate), int(c.WriteRate)+1),
 		probes: rate.NewLimiter(rate.Limit(c.ProbeRate), 1),
