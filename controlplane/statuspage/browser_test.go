@@ -6,6 +6,7 @@ package statuspage
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"net/http/httptest"
 	"os"
 	"os/exec"
@@ -38,11 +39,19 @@ type browser struct {
 // complains of fails the test.
 func newBrowser(t *testing.T, p *Page) *browser {
 	t.Helper()
+	return newBrowserOf(t, p.Handler(testPath))
+}
+
+// testPath is where the page is.
+const testPath = "/hawser/status/"
+
+func newBrowserOf(t *testing.T, page http.Handler) *browser {
+	t.Helper()
 	path, err := exec.LookPath("chromium")
 	if err != nil {
 		t.Skip("SKIPPED: the status page is not tried in a browser: it takes the package chromium")
 	}
-	s := httptest.NewServer(p.Handler("/hawser/status/"))
+	s := httptest.NewServer(page)
 	t.Cleanup(func() {
 		s.CloseClientConnections()
 		s.Close()
@@ -69,7 +78,7 @@ func newBrowser(t *testing.T, p *Page) *browser {
 		t.Fatal(err)
 	}
 	b := &browser{t, ctx, t.ArtifactDir()}
-	b.do(chromedp.Navigate(s.URL + "/hawser/status/"))
+	b.do(chromedp.Navigate(s.URL + testPath))
 	return b
 }
 
@@ -187,6 +196,27 @@ func TestBrowserOneNode(t *testing.T) {
 	p.remove("node-1")
 	b.until(`document.querySelector("#summary").textContent === "0 nodes: 0 Ready."`)
 	b.picture("none")
+}
+
+// As long as the server has said nothing there is no fleet of "0 nodes".
+func TestBrowserBeforeTheFirstMessage(t *testing.T) {
+	t.Parallel()
+	p, _ := newTestPage()
+	page := p.Handler(testPath)
+	b := newBrowserOf(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == testPath+"fleet" {
+			w.WriteHeader(http.StatusOK)
+			_ = http.NewResponseController(w).Flush() // the browser waits if it fails
+			<-r.Context().Done()
+			return
+		}
+		page.ServeHTTP(w, r)
+	}))
+	b.until(`document.querySelector("#link").textContent === "Live"`)
+	run[bool](b, `dispatchEvent(new Event("resize")), new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(true))))`)
+	if got := run[string](b, `document.querySelector("#summary").textContent + document.querySelector("#shown").textContent`); got != "" {
+		t.Errorf("it says %q", got)
+	}
 }
 
 // The page follows what happens, by mouse and keyboard, and no words of a node are more

@@ -7,7 +7,7 @@ const byId = (id) => document.getElementById(id);
 const maxSites = 24; // site cards that are shown, the worst
 const maxLines = 200; // lines of the audit log
 const samples = 30; // round trips of a node
-const spare = 8; // rows above and below those on the screen
+const overscan = 8; // rows above and below those on the screen
 const silence = 45_000; // after which the stream counts as lost
 
 const state = {
@@ -21,6 +21,7 @@ const state = {
   decided: 0, // when it said so
   skew: 0, // of the server's clock, in milliseconds
   stale: true, // order is not what it should be
+  told: false, // the server has said something
 };
 
 // Texts.
@@ -166,10 +167,10 @@ function showRows() {
     body.append(spaceAbove, spaceBelow);
   }
   const height = Number.parseFloat(getComputedStyle(document.documentElement).fontSize) * 2;
-  const fit = Math.ceil(Number.parseFloat(getComputedStyle(scroll).maxHeight) / height) + 2 * spare;
+  const fit = Math.ceil(Number.parseFloat(getComputedStyle(scroll).maxHeight) / height) + 2 * overscan;
   while (pool.length < fit) pool.push(makeRow());
   const total = state.order.length;
-  const first = Math.max(0, Math.min(Math.floor(scroll.scrollTop / height) - spare, total - fit));
+  const first = Math.max(0, Math.min(Math.floor(scroll.scrollTop / height) - overscan, total - fit));
   const last = Math.min(total, first + fit);
   const shown = [];
   for (let i = first; i < last; i++) {
@@ -300,7 +301,7 @@ let waiting = false;
 
 function change(sorted) {
   if (!sorted) state.stale = true;
-  if (waiting) return;
+  if (waiting || !state.told) return; // or there would be "0 nodes"
   waiting = true;
   requestAnimationFrame(() => {
     waiting = false;
@@ -316,6 +317,7 @@ function change(sorted) {
 // The stream.
 
 function apply(m) {
+  state.told = true;
   state.skew = m.time - Date.now();
   if (m.reset) state.rows.clear();
   for (const id of m.gone ?? []) state.rows.delete(id);
