@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"slices"
 	"strings"
@@ -68,8 +69,21 @@ func (s *standing) tell(text string) bool {
 	return fresh
 }
 
+// endedWatch is what libraries say of each watch that ends with the process.
+const endedWatch = "Failed to watch"
+
+// canceled says whether the error of a record is that of a context that was told to end.
+func canceled(r *slog.Record) (is bool) {
+	r.Attrs(func(a slog.Attr) bool {
+		err, ok := a.Value.Any().(error)
+		is = ok && errors.Is(err, context.Canceled)
+		return !is
+	})
+	return is
+}
+
 func (q quiet) Handle(ctx context.Context, r slog.Record) error {
-	if !q.verbose && slices.Contains(chatter, r.Message) {
+	if !q.verbose && (slices.Contains(chatter, r.Message) || r.Message == endedWatch && canceled(&r)) {
 		return nil
 	}
 	if slices.Contains(caused, r.Message) {

@@ -4,6 +4,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -27,17 +28,19 @@ func TestUnhandledErrors(t *testing.T) {
 		log.Error("Unable to authenticate the request", "err", errors.New("invalid bearer token"))
 		log.Info("narrated")
 		log.Error(chatter[0])
+		log.Error(endedWatch, "err", fmt.Errorf("Get \"https://api\": %w", context.Canceled), "type", "*v1.Pod")
 	}
+	log.Error(endedWatch, "err", errors.New("refused"))
 	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
 	count := map[string]int{}
 	for _, l := range lines {
-		for _, text := range []string{"Handler timeout", "another text", "bearer token", "msg=other", "narrated", chatter[0]} {
+		for _, text := range []string{"Handler timeout", "another text", "bearer token", "msg=other", "narrated", chatter[0], "refused"} {
 			if strings.Contains(l, text) {
 				count[text]++
 			}
 		}
 	}
-	if count["Handler timeout"] != 1 || count["another text"] != 30 || count["bearer token"] != 1 || count["msg=other"] != 1000 || len(lines) != 1032 {
+	if count["Handler timeout"] != 1 || count["another text"] != 30 || count["bearer token"] != 1 || count["msg=other"] != 1000 || count["refused"] != 1 || len(lines) != 1033 {
 		t.Errorf("%v in %d lines", count, len(lines))
 	}
 }
