@@ -75,8 +75,8 @@ func (c *child) stop() error {
 	}
 	select {
 	case <-c.done:
-		if c.err != nil {
-			return fmt.Errorf("%s ended badly (%w): %s", c.name, c.err, c.lastWords())
+		if c.err != nil && !diedOf(c.err, syscall.SIGTERM) { // it may not have come as far as to mind the signal
+			return fmt.Errorf("%s ended badly (%w): %s", c.name, c.err, c.lastLine())
 		}
 		return nil
 	case <-time.After(stopGrace):
@@ -88,8 +88,18 @@ func (c *child) stop() error {
 	return fmt.Errorf("%s did not end within %s and was killed: see %s", c.name, stopGrace, c.log)
 }
 
-// lastWords returns the last line that the child wrote, which says why it ended.
-func (c *child) lastWords() string {
+// diedOf says whether err is that of a process which a signal has ended.
+func diedOf(err error, s syscall.Signal) bool {
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) {
+		return false
+	}
+	status, ok := exit.Sys().(syscall.WaitStatus)
+	return ok && status.Signaled() && status.Signal() == s
+}
+
+// lastLine returns the last line that the child wrote, which says why it ended.
+func (c *child) lastLine() string {
 	f, err := os.Open(c.log)
 	if err != nil {
 		return ""

@@ -15,7 +15,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -35,7 +37,9 @@ const (
 	// startTimeout bounds the wait for the server, and then for the nodes.
 	startTimeout = 2 * time.Minute
 	pollInterval = 50 * time.Millisecond
-	maxUpNodes   = 100
+	// quietStart is how long nothing is said of what is waited for.
+	quietStart = 2 * time.Second
+	maxUpNodes = 100
 )
 
 // clusterConfig says what to start.
@@ -47,6 +51,7 @@ type clusterConfig struct {
 	serverArgs []string
 	agentArgs  []string
 	out        io.Writer // what is going on, for people
+	progress   io.Writer // what is waited for, once that takes longer than quietStart; nil means nobody is told
 }
 
 // A cluster has been started. Close ends it.
@@ -83,6 +88,21 @@ func (c *clusterConfig) check() error {
 	return c.checkServer()
 }
 
+// checkAddress refuses to start nodes that would never be Ready because the machine has none
+// of the given addresses but loopback and link-local ones. In namespaces they have their own.
+func (c *clusterConfig) checkAddress(all []net.Addr) error {
+	named := func(arg string) bool { return strings.HasPrefix(arg, "--node-ip") }
+	if c.netns || c.nodes == 0 || slices.ContainsFunc(c.agentArgs, named) {
+		return nil
+	}
+	for _, a := range all {
+		if ip, ok := a.(*net.IPNet); ok && ip.IP.IsGlobalUnicast() {
+			return nil
+		}
+	}
+	return errors.New("this machine has no address but loopback ones, and a node needs one: connect it to a network, put the nodes into namespaces (--netns), or give it one, such as by: ip address add 192.168.77.1/32 dev lo")
+}
+
 // checkServer refuses arguments that the server would refuse.
 func (c *clusterConfig) checkServer() error {
 	var o serverOptions
@@ -112,6 +132,13 @@ func startCluster(ctx context.Context, cfg clusterConfig) (_ *cluster, err error
 	if err = cfg.check(); err != nil {
 		return nil, err
 	}
+	addresses, err := net.InterfaceAddrs()
+	if err != nil {
+		return nil, err
+	}
+	if err = cfg.checkAddress(addresses); err != nil {
+		return nil, err
+	}
 	agentPath, err := sibling("hawser-agent")
 	if err != nil {
 		return nil, err
@@ -119,6 +146,9 @@ func startCluster(ctx context.Context, cfg clusterConfig) (_ *cluster, err error
 	unlock, err := setup.TakeDataDir(cfg.dir, "up.lock")
 	if err != nil {
 		return nil, fmt.Errorf("--dir: %w", err)
+	}
+	if cfg.progress == nil {
+		cfg.progress = io.Discard
 	}
 	c := &cluster{cfg: cfg, unlock: unlock, agentPath: agentPath}
 	c.spawner, c.endSpawn = newSpawner()
@@ -176,18 +206,40 @@ func (c *cluster) startServer(ctx context.Context) error {
 func (c *cluster) waitServer(ctx context.Context) error {
 	url := "https://" + net.JoinHostPort("127.0.0.1", strconv.Itoa(c.cfg.port)) + "/readyz"
 	var last error
+	slow := slowly{out: c.cfg.progress, began: time.Now()}
 	for {
 		if last = ready(ctx, url, filepath.Join(c.cfg.dir, "pki", pki.CA+".crt")); last == nil {
 			return nil
 		}
 		select {
 		case <-c.server.done:
-			return fmt.Errorf("the server ended: %s", c.server.lastWords())
+			return fmt.Errorf("the server ended: %s", c.ofUp(c.server.lastLine()))
 		default:
 		}
+		slow.say("waiting for the server: " + c.server.log)
 		if err := sleep(ctx, pollInterval); err != nil {
 			return fmt.Errorf("wait for the server (%w); last: %w; see %s", err, last, c.server.log)
 		}
+	}
+}
+
+// ofUp names the flag of hawser up that stands for a flag of the server.
+func (c *cluster) ofUp(line string) string {
+	return strings.Replace(line, "--secure-port: ", "--port: ", 1)
+}
+
+// slowly tells what is waited for once that takes longer than quietStart, and then each time
+// that it is something else.
+type slowly struct {
+	out   io.Writer
+	began time.Time
+	said  string
+}
+
+func (s *slowly) say(what string) {
+	if what != s.said && time.Since(s.began) > quietStart {
+		s.said = what
+		fmt.Fprintln(s.out, what) // nobody has to listen
 	}
 }
 
@@ -266,48 +318,58 @@ func (c *cluster) startAgents(ctx context.Context) error {
 
 // waitNodes returns when every node is Ready.
 func (c *cluster) waitNodes(ctx context.Context) error {
+	slow := slowly{out: c.cfg.progress, began: time.Now()}
+	missing, why := c.cfg.nodes, "" // as far as is known
 	for {
 		nodes, err := c.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
-		missing := c.cfg.nodes // as far as is known
-		if err == nil {
-			if missing = c.cfg.nodes - countReady(nodes.Items); missing <= 0 {
+		switch {
+		case err == nil:
+			var ready int
+			if ready, why = countReady(nodes.Items); ready >= c.cfg.nodes {
 				return nil
 			}
+			missing = c.cfg.nodes - ready
+		case ctx.Err() == nil: // or it is the end of the wait, which is no news
+			why = setup.Printable(err.Error())
 		}
 		for _, a := range c.agents {
 			select {
 			case <-a.done:
-				return fmt.Errorf("the agent of %s ended: %s", a.name, a.lastWords())
+				return fmt.Errorf("the agent of %s ended: %s", a.name, a.lastLine())
 			default:
 			}
 		}
+		slow.say(strings.TrimSuffix(fmt.Sprintf("waiting for %d of %d nodes: %s", missing, c.cfg.nodes, why), ": "))
 		if cause := sleep(ctx, pollInterval); cause != nil {
-			return notReady(missing, c.cfg.nodes, cause, err, filepath.Join(c.cfg.dir, "nodes", "*", "agent.log"))
+			return notReady(missing, c.cfg.nodes, cause, why, filepath.Join(c.cfg.dir, "nodes", "*", "agent.log"))
 		}
 	}
 }
 
-// notReady says, in one line, why the wait for nodes was given up: cause. last is
-// what the latest look at them failed with, if it did; when that is the end of the
-// wait itself it is no news.
-func notReady(missing, of int, cause, last error, logs string) error {
+// notReady says, in one line, why the wait for nodes was given up: cause. why is what was
+// last known of a node that is not Ready, or the error of the last look at them.
+func notReady(missing, of int, cause error, why, logs string) error {
 	err := fmt.Errorf("%d of %d nodes are not Ready: %w", missing, of, cause)
-	if last != nil && !errors.Is(last, context.Canceled) && !errors.Is(last, context.DeadlineExceeded) {
-		err = fmt.Errorf("%w; last: %w", err, last)
+	if why != "" {
+		err = fmt.Errorf("%w; last: %s", err, why)
 	}
 	return fmt.Errorf("%w; see %s", err, logs)
 }
 
-func countReady(nodes []corev1.Node) int {
-	n := 0
+// countReady counts the nodes that are Ready, and says why the first other one is not.
+func countReady(nodes []corev1.Node) (n int, why string) {
 	for _, node := range nodes {
 		for _, cond := range node.Status.Conditions {
-			if cond.Type == corev1.NodeReady && cond.Status == corev1.ConditionTrue {
+			switch {
+			case cond.Type != corev1.NodeReady:
+			case cond.Status == corev1.ConditionTrue:
 				n++
+			case why == "":
+				why = node.Name + ": " + setup.Printable(cond.Message)
 			}
 		}
 	}
-	return n
+	return n, why
 }
 
 // wait returns nil when ctx is done. A child that ends before is told of, with

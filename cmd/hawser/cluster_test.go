@@ -3,28 +3,93 @@
 package main
 
 import (
-	"context"
 	"errors"
+	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/hawser-project/hawser/node"
 )
 
 func TestNotReadyIsOneLine(t *testing.T) {
 	cause := errors.New("interrupt signal received")
-	for _, tt := range []struct {
-		last error
-		want string
-	}{
-		{nil, "2 of 3 nodes are not Ready: interrupt signal received; see LOG"},
-		{context.Canceled, "2 of 3 nodes are not Ready: interrupt signal received; see LOG"},
-		{errors.New("refused"), "2 of 3 nodes are not Ready: interrupt signal received; last: refused; see LOG"},
+	for why, want := range map[string]string{
+		"":        "2 of 3 nodes are not Ready: interrupt signal received; see LOG",
+		"refused": "2 of 3 nodes are not Ready: interrupt signal received; last: refused; see LOG",
 	} {
-		if err := notReady(2, 3, cause, tt.last, "LOG"); err.Error() != tt.want || !errors.Is(err, cause) {
-			t.Errorf("last %v: %q, want %q", tt.last, err, tt.want)
+		if err := notReady(2, 3, cause, why, "LOG"); err.Error() != want || !errors.Is(err, cause) {
+			t.Errorf("last %q: %q, want %q", why, err, want)
+		}
+	}
+}
+
+// What a node says of itself is told, in one line.
+func TestCountReadySaysWhy(t *testing.T) {
+	node := func(name string, is corev1.ConditionStatus, message string) (n corev1.Node) {
+		n.Name = name
+		n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeDiskPressure, Message: "no"}, {Type: corev1.NodeReady, Status: is, Message: message}}
+		return n
+	}
+	ready, why := countReady([]corev1.Node{node("a", corev1.ConditionTrue, "fine"), node("b", corev1.ConditionFalse, "no\naddress"), node("c", corev1.ConditionUnknown, "silent"), {}})
+	if ready != 1 || why != "b: no?address" {
+		t.Errorf("%d, %q", ready, why)
+	}
+}
+
+// A machine without addresses would wait for its nodes in vain.
+func TestUpNeedsAnAddress(t *testing.T) {
+	loopback, outside := &net.IPNet{IP: net.IPv4(127, 0, 0, 1)}, &net.IPNet{IP: net.IPv4(192, 0, 2, 1)}
+	local := &net.IPNet{IP: net.ParseIP("fe80::1")}
+	for _, tt := range []struct {
+		name string
+		cfg  clusterConfig
+		have []net.Addr
+		ok   bool
+	}{
+		{"loopback alone", clusterConfig{nodes: 1}, []net.Addr{loopback, local}, false},
+		{"nothing", clusterConfig{nodes: 1}, nil, false},
+		{"an address", clusterConfig{nodes: 1}, []net.Addr{loopback, outside}, true},
+		{"namespaces", clusterConfig{nodes: 1, netns: true}, nil, true},
+		{"no nodes", clusterConfig{}, nil, true},
+		{"one that is named", clusterConfig{nodes: 1, agentArgs: []string{"--node-ip=192.0.2.1"}}, nil, true},
+	} {
+		err := tt.cfg.checkAddress(tt.have)
+		if (err == nil) != tt.ok || err != nil && !strings.Contains(err.Error(), "--netns") {
+			t.Errorf("%s: %v", tt.name, err)
+		}
+	}
+}
+
+// What is waited for is told once it takes long, and once.
+func TestSlowly(t *testing.T) {
+	var out strings.Builder
+	s := slowly{out: &out, began: time.Now()}
+	s.say("too early")
+	s.began = s.began.Add(-2 * quietStart)
+	s.say("one")
+	s.say("one")
+	s.say("two")
+	if out.String() != "one\ntwo\n" {
+		t.Errorf("%q", out.String())
+	}
+}
+
+// A process that is stopped before it minds signals has ended well.
+func TestDiedOf(t *testing.T) {
+	run := func(script string) error { return exec.CommandContext(t.Context(), "sh", "-c", script).Run() }
+	if err := run("kill -TERM $$"); !diedOf(err, syscall.SIGTERM) {
+		t.Errorf("of the signal: %v", err)
+	}
+	for _, err := range []error{run("kill -KILL $$"), run("exit 1"), errors.New("else"), nil} {
+		if diedOf(err, syscall.SIGTERM) {
+			t.Errorf("not of the signal: %v", err)
 		}
 	}
 }

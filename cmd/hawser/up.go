@@ -20,7 +20,7 @@ func newUp() *cobra.Command {
 			"Its nodes report no disk pressure: the disk of this machine has more on it than pods.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
-			cfg.out = cmd.OutOrStdout()
+			cfg.out, cfg.progress = cmd.OutOrStdout(), cmd.ErrOrStderr()
 			c, err := startCluster(cmd.Context(), cfg)
 			if err != nil {
 				return err
