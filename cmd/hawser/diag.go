@@ -101,6 +101,8 @@ func newDiag() *cobra.Command {
 	cmd.Flags().StringVar(&output, "output", "", "file to write, which must not be there (default hawser-diag-TIME.tar.gz)")
 	cmd.Flags().StringSliceVar(&nodes, "node", nil, fmt.Sprintf("nodes to gather from, at most %d (default those that explain fleet names as broken)", diagNodes))
 	kubeconfigFlag(cmd, &kubeconfig)
+	// It fails only for a flag that is not there, or twice.
+	_ = cmd.RegisterFlagCompletionFunc("node", completeNames(&kubeconfig, 0, nodeNames))
 	return cmd
 }
 
@@ -159,7 +161,7 @@ func (b *bundle) explain(ctx context.Context, rc *rest.Config) (broken []string,
 	defer cancel()
 	var text bytes.Buffer
 	if err := explainFleet(ctx, &text, rc, explain.DefaultGrace, "json"); err != nil {
-		return nil, fmt.Errorf("the server tells nothing: %w", plainly(err)) // nor will it of anything else
+		return nil, fmt.Errorf("the server tells nothing: %w", withRemedy(plainly(err))) // nor will it of anything else
 	}
 	var fleet explain.Fleet
 	if err := json.Unmarshal(text.Bytes(), &fleet); err != nil {

@@ -67,6 +67,7 @@ func newExplain() *cobra.Command {
 	for _, c := range []*cobra.Command{node, fleet} {
 		c.Flags().DurationVar(&of.grace, "node-monitor-grace-period", explain.DefaultGrace, "the server's: how long a node may be quiet before it is Unknown")
 	}
+	node.ValidArgsFunction = completeNames(&of.kubeconfig, 1, nodeNames)
 	for _, c := range []*cobra.Command{node, fleet, newExplainDial(&of)} {
 		of.add(c.Flags())
 		cmd.AddCommand(c)
@@ -105,7 +106,7 @@ func (o *explainFlags) run(cmd *cobra.Command, f func(context.Context, *rest.Con
 	}
 	ctx, cancel := context.WithTimeout(cmd.Context(), apiTimeout)
 	defer cancel()
-	return f(ctx, rc)
+	return withRemedy(f(ctx, rc))
 }
 
 func explainNode(ctx context.Context, out io.Writer, rc *rest.Config, name string, grace time.Duration, output string) error {

@@ -53,6 +53,7 @@ func newExplainDial(of *explainFlags) *cobra.Command {
 			})
 		},
 	}
+	cmd.ValidArgsFunction = completeDial(&of.kubeconfig)
 	cmd.Flags().StringVarP(&namespace, "namespace", "n", metav1.NamespaceDefault, "namespace of the pod or service")
 	return cmd
 }

@@ -24,6 +24,9 @@ func main() {
 	if len(os.Args) > 1 && os.Args[1] == "kubectl" {
 		os.Exit(runKubectl(context.Background(), os.Args[2:]))
 	}
+	if args, ok := kubectlCompletion(os.Args[1:]); ok {
+		os.Exit(runKubectl(context.Background(), args))
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := setup.Execute(ctx, newRoot(), otherCommand); err != nil {
@@ -43,7 +46,6 @@ func newRoot() *cobra.Command {
 		SilenceErrors: true,
 	}
 	root.SetVersionTemplate(versions())
-	root.CompletionOptions.HiddenDefaultCmd = true
 	root.AddCommand(newServer(), newUp(), newDemo(), newDemoPod(), newToken(), newNode(), newKubeconfig(), newExplain(), newTop(), newDiag(), newLab(), newSSH(), newKubectlDoc(), newManifest(), newVersion(), newBench(), newFleet())
 	addHelp(root)
 	return root

@@ -68,6 +68,7 @@ func newNode() *cobra.Command {
 	allow.Flags().DurationVar(&allowed, "for", allowedFor, "how long")
 	for _, c := range []*cobra.Command{revoke, allow} {
 		kubeconfigFlag(c, &kubeconfig)
+		c.ValidArgsFunction = completeNames(&kubeconfig, 1, nodeNames)
 		node.AddCommand(c)
 	}
 	return node

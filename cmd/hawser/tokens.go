@@ -5,11 +5,13 @@ package main
 import (
 	"cmp"
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
 	"slices"
 	"strings"
+	"syscall"
 	"text/tabwriter"
 	"time"
 
@@ -65,6 +67,7 @@ func newTokenDelete() *cobra.Command {
 		},
 	}
 	kubeconfigFlag(del, &kubeconfig)
+	del.ValidArgsFunction = completeNames(&kubeconfig, 0, tokenIDs)
 	return del
 }
 
@@ -84,7 +87,27 @@ func withClient(ctx context.Context, kubeconfig string, f func(context.Context, 
 	}
 	ctx, cancel := context.WithTimeout(ctx, apiTimeout)
 	defer cancel()
-	return f(ctx, client, rc)
+	return withRemedy(f(ctx, client, rc))
+}
+
+// withRemedy adds what may help to the error of a server that cannot be asked.
+func withRemedy(err error) error {
+	var unknown x509.UnknownAuthorityError
+	var invalid x509.CertificateInvalidError
+	remedy := ""
+	switch {
+	case apierrors.IsUnauthorized(err):
+		remedy = "the certificate or token of the kubeconfig is not valid, or not any more: use another kubeconfig"
+	case errors.As(err, &unknown):
+		remedy = "the kubeconfig has the authority of another cluster, or another server answers there"
+	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
+		remedy = "look at this machine's clock; if it is right, the server needs another certificate"
+	case errors.Is(err, syscall.ECONNREFUSED):
+		remedy = "is the server running, and does the kubeconfig name its port?"
+	default:
+		return err
+	}
+	return fmt.Errorf("%w; %s", err, remedy)
 }
 
 // tokenID is the id of a token, which may be given whole. Its error has no secret.

@@ -108,6 +108,8 @@ func newTop() *cobra.Command {
 	tunnels.Flags().StringVar(&by, "sort-by", "name", "what rows are sorted by, the highest number first: "+strings.Join(keys, ", "))
 	tunnels.Flags().StringVar(&hub, "hub", "", "URL of the hub's --health-port, such as https://127.0.0.1:8134, where the hub is beside a cluster")
 	kubeconfigFlag(tunnels, &kubeconfig)
+	// It fails only for a flag that is not there, or twice.
+	_ = tunnels.RegisterFlagCompletionFunc("sort-by", cobra.FixedCompletions(keys, cobra.ShellCompDirectiveNoFileComp))
 	top.AddCommand(tunnels)
 	return top
 }
