@@ -71,10 +71,11 @@ func newDiag() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "diag",
 		Short: "Gather what is needed to find out what is wrong, without secrets, into one file",
-		Long: "Gathers into a .tar.gz what is needed to find out what is wrong: explain fleet, version, flags, health, metrics, goroutines\n" +
-			"and memory of the server, Nodes, Leases, events about nodes and certificate requests, and of some nodes, through their\n" +
-			"tunnels, flags, health, metrics, stats, goroutines and memory of the agent. No Secret, ConfigMap or pod is read. What looks like a join token, a bearer token, a\n" +
-			"password or a private key is taken out of texts. What cannot be had is told in summary.txt.",
+		Long: "Gathers into a .tar.gz what is needed to find out what is wrong: explain fleet, version, flags, health, metrics,\n" +
+			"goroutines and memory of the server, Nodes, Leases, events about nodes and certificate requests, and of some nodes,\n" +
+			"through their tunnels, flags, health, metrics, stats, goroutines and memory of the agent. No Secret, ConfigMap or pod\n" +
+			"is read. Annotations that are not Kubernetes' or Hawser's, and what looks like a token, a password or a private key,\n" +
+			"are taken out of texts. What cannot be had is told in summary.txt.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if len(nodes) > diagNodes {
@@ -232,12 +233,40 @@ var secrets = []struct {
 	{regexp.MustCompile(`\b([a-z0-9]{6})\.[a-z0-9]{16}\b`), "$1.REDACTED"}, // a join token
 	{regexp.MustCompile(`(?i)\b(bearer|basic) +[a-z0-9._~+/=-]+`), "$1 REDACTED"},
 	{regexp.MustCompile(`\beyJ[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+`), "REDACTED"}, // RFC 7519
-	{regexp.MustCompile(`://[^/\s:@"]+:[^/\s@"]+@`), "://REDACTED@"},
+	{regexp.MustCompile(`://[^/\s"]*@`), "://REDACTED@"},                                    // user and password of a URL, or a token in their place
 	{regexp.MustCompile(`(?s)-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(-----END [A-Z ]*PRIVATE KEY-----|\z)`), "REDACTED"},
+	// A private key as a kubeconfig has it: "-----BEGIN " in base64, and then not CERTIFICATE.
+	{regexp.MustCompile(`LS0tLS1CRUdJTiB[EFPQS][A-Za-z0-9+/=_-]*`), "REDACTED"},
+	// NAME=VALUE and NAME: VALUE, also in JSON, in JSON within JSON and in a URL's query.
+	{regexp.MustCompile(`(?i)((?:password|passwd|secret|token|api[_-]?key|secret[_-]?access[_-]?key|client-key-data)\\*["']?\s*[:=]\s*\\*["']?)[^\s"'\\,;&{}\[\]]+`), "${1}REDACTED"},
+}
+
+var (
+	// annotations are those of an object, in JSON, and annotation is one of them.
+	annotations = regexp.MustCompile(`"annotations":\{(?:"(?:[^"\\]|\\.)*":"(?:[^"\\]|\\.)*",?)*\}?`)
+	annotation  = regexp.MustCompile(`"((?:[^"\\]|\\.)*)":"(?:[^"\\]|\\.)*"`)
+	// plain is an annotation of Kubernetes or of Hawser, but for the one with a whole manifest.
+	plain = regexp.MustCompile(`^"(([a-z0-9.-]+\.)?(kubernetes|k8s)\.io|([a-z0-9.-]+\.)?hawser\.dev)/[^"/]*":`)
+)
+
+// manifestKey is where kubectl keeps what was applied.
+const manifestKey = `"` + corev1.LastAppliedConfigAnnotation + `":`
+
+// redactAnnotations takes out the values of annotations that anybody may have written.
+func redactAnnotations(text []byte) []byte {
+	return annotations.ReplaceAllFunc(text, func(all []byte) []byte {
+		return annotation.ReplaceAllFunc(all, func(one []byte) []byte {
+			if plain.Match(one) && !bytes.HasPrefix(one, []byte(manifestKey)) {
+				return one
+			}
+			return annotation.ReplaceAll(one, []byte(`"$1":"REDACTED"`))
+		})
+	})
 }
 
 // redact takes out what looks like a secret.
 func redact(text []byte) []byte {
+	text = redactAnnotations(text)
 	for _, s := range secrets {
 		text = s.is.ReplaceAll(text, []byte(s.show))
 	}

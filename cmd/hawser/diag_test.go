@@ -94,9 +94,9 @@ func TestBundle(t *testing.T) {
 		"nodes/lost/metrics.txt":    "node_up 1\n",
 		"nodes/lost/health.txt":     "proxy http://REDACTED@10.0.0.1/ REDACTED",
 		"nodes/lost/stats.json":     "REDACTED",
-		"nodes/lost/config.json":    "abcdef.REDACTED",
+		"nodes/lost/config.json":    `"token":"REDACTED"`,
 		"nodes/lost/goroutines.txt": "total 7",
-		"fleet/nodes.json":          "token abcdef.REDACTED",
+		"fleet/nodes.json":          `"annotations":{"a":"REDACTED"}`,
 		"fleet/explain.txt":         "1 node: 1 broken, 0 not; 0 cordoned",
 		"fleet/explain.json":        "Bearer REDACTED",
 		"summary.txt":               "server/version.json is not here: ",
@@ -144,5 +144,31 @@ func TestNoBundle(t *testing.T) {
 	}
 	if info, err := os.Stat(file); err != nil || info.Mode() != 0o600 {
 		t.Errorf("%v, %v", info.Mode(), err)
+	}
+}
+
+// Secrets in the forms in which they are found in texts, and texts that have none.
+func TestRedact(t *testing.T) {
+	for in, want := range map[string]string{
+		"https://ghp_alone@git.example/x":                       "https://REDACTED@git.example/x",
+		"http://joe:p@ss@host/":                                 "http://REDACTED@host/",
+		"redis://:secret@host":                                  "redis://REDACTED@host",
+		"GET /x?access_token=opaque&password=other&a=b":         "GET /x?access_token=REDACTED&password=REDACTED&a=b",
+		`{"Token":"opaque","n":1}`:                              `{"Token":"REDACTED","n":1}`,
+		`"{\"password\": \"opaque\"}"`:                          `"{\"password\": \"REDACTED\"}"`,
+		"client-key-data: LS0tLS1CRUdJTiBFQyBQUklWQVRFIEtFWS0=": "client-key-data: REDACTED",
+		"x LS0tLS1CRUdJTiBSU0EgUFJJVkFURSBLRVkt y":              "x REDACTED y",
+		"LS0tLS1CRUdJTiBDRVJUSUZJQ0FURS0tLS0t":                  "LS0tLS1CRUdJTiBDRVJUSUZJQ0FURS0tLS0t",
+		`{"f:token":{},"token-file":"/etc/t"}`:                  `{"f:token":{},"token-file":"/etc/t"}`,
+		`x_total{resource="secrets",verb="get"} 1`:              `x_total{resource="secrets",verb="get"} 1`,
+		"https://host:6443/api?limit=1":                         "https://host:6443/api?limit=1",
+		`"annotations":{"a/b":"opaque","kubectl.kubernetes.io/last-applied-configuration":"{\"x\":\"opaque\"}","volumes.kubernetes.io/x":"true","node.hawser.dev/y":"1"},"z":"a"`: `"annotations":{"a/b":"REDACTED","kubectl.kubernetes.io/last-applied-configuration":"REDACTED","volumes.kubernetes.io/x":"true","node.hawser.dev/y":"1"},"z":"a"`,
+		`"annotations":{},"z":"a"`:                        `"annotations":{},"z":"a"`,
+		`"annotations":{"notkubernetes.io/x":"opaque"`:    `"annotations":{"notkubernetes.io/x":"REDACTED"`,
+		`"f:annotations":{"f:a/b":{}},"labels":{"a":"b"}`: `"f:annotations":{"f:a/b":{}},"labels":{"a":"b"}`,
+	} {
+		if got := string(redact([]byte(in))); got != want {
+			t.Errorf("%s becomes\n%s, want\n%s", in, got, want)
+		}
 	}
 }
