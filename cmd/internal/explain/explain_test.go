@@ -170,6 +170,11 @@ func TestFaults(t *testing.T) {
 		{"node component hangs", func(s *scene) { s.lost() }, NodeComponent, []string{"node component hangs", "the kubelet API answers, but heartbeats have stopped"}},
 		{"agent hangs but for its tunnel", func(s *scene) { s.lost(); s.path("False", "ProbeFailed", "no answer within 5s", time.Minute) }, NodeComponent, []string{"neither heartbeats nor the kubelet API", "ProbeFailed: no answer within 5s"}},
 		{"kubelet API does not answer", func(s *scene) { s.path("False", "ProbeFailed", "connection refused", time.Minute) }, KubeletAPI, []string{"logs, exec and port-forward fail", "connection refused"}},
+		{"cut off, and nobody knows yet", func(s *scene) {
+			s.lease(18 * time.Second)
+			s.o.Node.Status.Conditions[0].LastHeartbeatTime = ago(2 * time.Minute)
+			s.path("False", "ProbeFailed", "no answer within 5s", time.Second)
+		}, KubeletAPI, []string{"the last heartbeat is 18s old: if the node is cut off, its tunnel tells"}},
 		{"not ready by its own word", func(s *scene) {
 			s.ready("False", "KubeletNotReady", "container runtime is down", time.Minute)
 		}, NodeItself, []string{"container runtime is down", "gets the taint node.kubernetes.io/not-ready:NoExecute"}},

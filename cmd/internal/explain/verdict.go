@@ -5,6 +5,7 @@ package explain
 import (
 	"fmt"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 )
@@ -60,6 +61,9 @@ func judge(o *Objects, r *Report) Verdict {
 		return attachedAndSilent(r)
 	case silent(r):
 		return verdict(SilentNode, "no heartbeat arrives, and there is no tunnel to say why: the node, its agent or the network between is down")
+	case r.DataPath != nil && r.DataPath.Status == corev1.ConditionFalse && o.Now.Sub(r.Heartbeat.Latest) > o.Grace*3/8: // they come every quarter
+		return verdict(KubeletAPI, "kubelet API does not answer, and the last heartbeat is %v old: if the node is cut off, its tunnel tells within a minute",
+			o.Now.Sub(r.Heartbeat.Latest).Round(time.Second))
 	case r.DataPath != nil && r.DataPath.Status == corev1.ConditionFalse:
 		return verdict(KubeletAPI, "kubelet API does not answer: heartbeats arrive, but logs, exec and port-forward fail")
 	case r.Ready == nil || r.Ready.Status != corev1.ConditionTrue:
