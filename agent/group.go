@@ -25,12 +25,15 @@ type shared struct {
 	mu      sync.Mutex        // guards the following
 	taken   map[string]*Agent // by server: the agent that has, or tries, a session with it
 	changed chan struct{}     // closed, and replaced, when an agent's state changes
+	live    map[*link]struct{}
+	latest  map[string]uint64 // by serverKey: the sequence number of the latest session
 }
 
 func newShared() *shared {
 	return &shared{
 		instance: rand.Uint64(), //nolint:gosec // must differ, not be secret
 		taken:    make(map[string]*Agent), changed: make(chan struct{}),
+		live: make(map[*link]struct{}), latest: make(map[string]uint64),
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hawser-project/hawser/tunnel"
@@ -39,6 +40,8 @@ type link struct {
 	// Waiters should use that one.
 	abandoned context.Context
 	abandon   context.CancelFunc
+
+	left atomic.Bool // its agent uses another one
 
 	// seen is the state of the connection at the last check, and path its route; they are
 	// owned by the keeper.
@@ -86,6 +89,7 @@ func (l *link) dial(ctx context.Context, network, addr string) (net.Conn, error)
 // drained.
 func (l *link) run(ctx context.Context) {
 	defer close(l.done)
+	defer l.agent.shared.exit(l)
 	var (
 		group      sync.WaitGroup
 		life, stop = context.WithCancel(context.WithoutCancel(ctx)) // drain needs the session

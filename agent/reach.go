@@ -73,7 +73,7 @@ func (a *Agent) connect(ctx context.Context, p plan) (*link, error) {
 		_ = session.Close() // it has no user
 		return nil, errUnwanted
 	}
-	hello := tunnel.Hello{Node: a.cfg.NodeName, Instance: a.shared.instance, Sequence: p.sequence, Meta: a.meta(p.keeps)}
+	hello := tunnel.Hello{Node: a.cfg.NodeName, Instance: a.shared.instance, Sequence: p.sequence, Meta: a.meta(a.shared.beside(p.keeps))}
 	control, welcome, err := tunnel.Greet(ctx, session, hello)
 	if err != nil {
 		err = diagnose(p.server, causeOf(ctx, session, err))
@@ -88,6 +88,10 @@ func (a *Agent) connect(ctx context.Context, p plan) (*link, error) {
 		streams: occupancy{limit: limit, idle: make(chan struct{})},
 		opened:  occupancy{limit: math.MaxInt, idle: make(chan struct{})}, // the session itself has a limit
 		done:    make(chan struct{}),
+	}
+	if other := a.shared.enter(l, p.keeps); other != nil {
+		_ = session.Close() // before the answer, so that the other one goes on
+		return nil, &sameError{other}
 	}
 	l.abandoned, l.abandon = context.WithCancel(context.WithoutCancel(ctx))
 	return l, nil

@@ -26,6 +26,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		retryAfter:  make(map[string]time.Time),
 		pathChanges: make(chan struct{}, 1),
 		logged:      make(map[string]repeat),
+		sameAs:      make(map[string]*link),
 	}
 	k.run(ctx)
 	a.update(func(s *State) {
@@ -59,6 +60,7 @@ type keeper struct {
 	clock       time.Time     // at the latest check
 	links       sync.WaitGroup
 	logged      map[string]repeat // by server
+	sameAs      map[string]*link  // by server: the session with the one that it led to
 }
 
 func (k *keeper) run(ctx context.Context) {
@@ -79,11 +81,15 @@ func (k *keeper) run(ctx context.Context) {
 			return
 		}
 		l, err := k.agent.connect(ctx, k.plan(server))
+		var same *sameError
 		switch {
 		case err == nil:
 			wait = k.maintain(ctx, l)
 		case ctx.Err() != nil:
 			return
+		case errors.As(err, &same):
+			k.same(server, same)
+			wait = 0
 		default:
 			wait = k.failed(server, err)
 		}
@@ -128,7 +134,7 @@ func (k *keeper) forget() {
 // the route ends the wait.
 func (k *keeper) waitRetry(ctx context.Context, server string, wait time.Duration) {
 	if d := time.Until(k.retryAfter[server]); d > wait {
-		pause(ctx, d)
+		k.pauseBeside(ctx, server, d)
 		return
 	}
 	delete(k.retryAfter, server)
@@ -326,6 +332,7 @@ func (k *keeper) drainsAlone(ctx context.Context, l *link) bool {
 // leave lets l drain on its own, within MoveTimeout. If there are too many such links it
 // ends the oldest.
 func (k *keeper) leave(l *link) {
+	l.left.Store(true)
 	if !l.parked().IsZero() {
 		l.abandon() // its waiters use another link
 	}
@@ -367,7 +374,10 @@ func (k *keeper) ended(ctx context.Context, l *link) time.Duration {
 		l.log.Info("left", "lived", lived)
 		return 0
 	}
-	if errors.Is(l.err, ErrReplaced) { // a session of this agent would have listed the one in use as kept
+	if errors.Is(l.err, ErrReplaced) && k.agent.shared.overtaken(l) {
+		l.err = errOvertaken
+	}
+	if errors.Is(l.err, ErrReplaced) {
 		wait := k.lost(l.err)
 		l.log.Error("another agent is this node now", "lived", lived, "next", at(wait), "err", l.err)
 		return wait

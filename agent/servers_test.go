@@ -36,6 +36,7 @@ type servers struct {
 	net      tunneltest.Network // targets
 	sessions chan *welcomed
 	decision func(n int, h tunnel.Hello) error // of the nth greeting, from 1
+	identity func(name string) string          // of the server of that name; nil means that none says it
 	group    sync.WaitGroup
 
 	mu       sync.Mutex // guards the following
@@ -110,7 +111,11 @@ func (h *servers) session(ctx context.Context, name string, s tunnel.Session) {
 			return
 		}
 	}
-	m := &welcomed{server: name, hello: g.Hello, session: s, at: time.Now(), control: g.Control(tunnel.Welcome{Session: uint64(n)})}
+	welcome := tunnel.Welcome{Session: uint64(n)}
+	if h.identity != nil {
+		welcome.Meta = tunnel.Meta{serverKey: h.identity(name)}
+	}
+	m := &welcomed{server: name, hello: g.Hello, session: s, at: time.Now(), control: g.Control(welcome)}
 	if err := m.control.Welcome(); err != nil {
 		h.t.Error(err)
 		return

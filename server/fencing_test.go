@@ -234,3 +234,42 @@ func TestRegistryIsBounded(t *testing.T) {
 		}
 	})
 }
+
+// TestSameHub: an agent that reaches one hub by two addresses can tell, before the hub has
+// ended the session that there is. A session that comes late is not told that another agent
+// is the node.
+func TestSameHub(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newTestHub(t, Config{})
+		greet := func(sequence uint64) (tunnel.Session, *tunnel.Welcome, error) {
+			s, err := b.dial("n")
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, w, err := tunnel.Greet(t.Context(), s, tunnel.Hello{Node: "n", Instance: 1, Sequence: sequence})
+			return s, &w, err
+		}
+		x := b.mustConnect(tunnel.Hello{Node: "n", Instance: 1, Sequence: 5})
+		if _, _, err := greet(4); tunnel.CodeOf(err) != tunnel.Busy {
+			t.Errorf("a session that comes late: %v", err)
+		}
+		s, first, err := greet(6)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = s.Close() // it has not answered
+		synctest.Wait()
+		if _, err := b.ask("n:1"); err != nil || x.session.Context().Err() != nil {
+			t.Errorf("the session that there was: %v", err)
+		}
+		s, second, err := greet(7)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = s.Close()
+		other := newTestHub(t, Config{})
+		if first.Meta[serverKey] == "" || first.Meta[serverKey] != second.Meta[serverKey] || first.Meta[serverKey] == other.hub.id {
+			t.Errorf("the hub is %q and then %q; another one is %q", first.Meta[serverKey], second.Meta[serverKey], other.hub.id)
+		}
+	})
+}

@@ -4,6 +4,7 @@ package server
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -105,6 +106,7 @@ type Config struct {
 
 // A Hub connects callers to nodes. Its methods are safe for concurrent use.
 type Hub struct {
+	id       string // differs between hubs, and between processes
 	config   Config
 	log      *slog.Logger
 	metrics  *metrics
@@ -150,7 +152,7 @@ func New(c Config) (*Hub, error) {
 	if c.BeyondName == "" {
 		c.BeyondName = "beyond"
 	}
-	h := &Hub{config: c, log: c.Log, ledger: newLedger(c.MaxNodeSeries, c.BeyondName), admission: newAdmission(c.MaxGreeting, c.MaxSessions), leaving: make(chan struct{})}
+	h := &Hub{id: rand.Text(), config: c, log: c.Log, ledger: newLedger(c.MaxNodeSeries, c.BeyondName), admission: newAdmission(c.MaxGreeting, c.MaxSessions), leaving: make(chan struct{})}
 	h.history = newHistory(c.MaxGone)
 	h.registry.takeBack, h.registry.maxGone = c.TakeBack, c.MaxGone
 	var err error

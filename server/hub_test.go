@@ -145,7 +145,7 @@ func TestNewestSessionWins(t *testing.T) {
 			t.Errorf("%q, %v", got, err)
 		}
 		// An older session of the same agent that arrives late.
-		if _, err := b.connect(tunnel.Hello{Node: "n", Instance: 1, Sequence: 1}, nil); !errors.Is(err, tunnel.Replaced) {
+		if _, err := b.connect(tunnel.Hello{Node: "n", Instance: 1, Sequence: 1}, nil); !errors.Is(err, tunnel.Busy) {
 			t.Errorf("late session: %v", err)
 		}
 		select {

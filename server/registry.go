@@ -19,6 +19,10 @@ import (
 // that it keeps.
 const keepsKey = "keeps"
 
+// serverKey is the metadata of the welcome by which an agent knows that two of its sessions
+// are with one hub.
+const serverKey = "server"
+
 // maxOlder bounds the older sessions of a node that continue beside its newest.
 const maxOlder = 2
 

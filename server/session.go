@@ -158,7 +158,7 @@ func (h *Hub) welcome(ctx context.Context, s tunnel.Session, greeting *tunnel.Gr
 		session: s, transport: cmp.Or(s.Peer().Transport, "memory"), addr: s.Peer().Addr, since: time.Now(),
 		turned: make(chan struct{}, 1),
 	}
-	m.control = greeting.Control(tunnel.Welcome{Session: m.id, Meta: tunnel.Meta{"version": h.config.Version}})
+	m.control = greeting.Control(tunnel.Welcome{Session: m.id, Meta: tunnel.Meta{"version": h.config.Version, serverKey: h.id}})
 	h.history.watch(m)
 	// Entered before the session that it replaces is left: the node's sums last
 	// as long as the ledger has one of its sessions.
@@ -242,7 +242,8 @@ func (h *Hub) applyVerdict(m *member, s seat) error {
 		h.log.Info("another instance of the node takes over", "node", m.node, "new", m.addr.String(), "old", s.there.where())
 		dismiss(s.dismissed, fmt.Errorf("%w: another agent with this node's identity connected from %s and takes over from this one, at %s", tunnel.Replaced, m.addr, s.there.where()))
 	case stale:
-		return fmt.Errorf("%w: a later session of this agent is connected already", tunnel.Replaced)
+		// It is no other agent, and not to think that another one is the node.
+		return &refusal{tunnel.Busy, soonest, "a later session of this agent is connected already"}
 	case fenced:
 		return h.refuseFenced(m, s.there)
 	case barred:

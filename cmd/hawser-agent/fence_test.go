@@ -5,8 +5,11 @@ package main
 
 import (
 	"context"
+	"log/slog"
 	"net/netip"
 	"slices"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -146,4 +149,56 @@ func TestCopiedMachine(t *testing.T) {
 		return first.link.State().Connected && !first.link.State().Fenced && first.running() == 1
 	})
 	await.True(t, time.Minute, "the first machine speaks for the node again", more(first, 5))
+}
+
+// TestTwoAddressesOfOneServer: an agent whose servers' addresses lead to one server has one
+// session with it, and its node is not taken for another one's.
+func TestTwoAddressesOfOneServer(t *testing.T) {
+	var x tunneltest.Exchange
+	hub, err := server.New(server.Config{
+		Listeners: []tunnel.Listener{x.Listen("hub:1"), x.Listen("hub:2")},
+		Identify:  func(tunnel.Peer) (string, error) { return "node-1", nil },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	together(t, hub.Run)
+	said := make(chan struct{})
+	link, err := agent.NewGroup(agent.Config{
+		Servers: []string{"hub:1", "hub:2"}, NodeName: "node-1", Transport: x.Transport(),
+		MinBackoff: 10 * time.Millisecond, MaxBackoff: 50 * time.Millisecond,
+		Fenced: func(up bool) {
+			if up {
+				t.Error("the node is fenced")
+			}
+		},
+		Log: slog.New(slog.NewTextHandler(&until{text: "no second session with one server", said: said}, nil)),
+	}, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	together(t, link.Run)
+	select {
+	case <-said:
+	case <-time.After(time.Minute):
+		t.Fatal("the second address is not recognized")
+	}
+	await.True(t, time.Minute, "there is one session, which is used", func() bool {
+		s, there := link.State(), hub.Sessions()
+		return s.Connected && len(there) == 1 && there[0].ID == s.Session
+	})
+}
+
+// An until closes said when text is first written.
+type until struct {
+	text string
+	said chan struct{}
+	once sync.Once
+}
+
+func (u *until) Write(p []byte) (int, error) {
+	if strings.Contains(string(p), u.text) {
+		u.once.Do(func() { close(u.said) })
+	}
+	return len(p), nil
 }
