@@ -16,8 +16,9 @@ import (
 	"github.com/hawser-project/hawser/tunnel"
 )
 
-// batch bounds the nodes of one message.
-const batch = 100
+// batch bounds the nodes of one message, which is shorter than maxLine whatever their
+// agents have said.
+const batch = 50
 
 // Listener returns the sessions of l with agents. It serves those with other servers
 // itself.
