@@ -73,10 +73,12 @@ func (m *member) way() way { return way{m.transport, m.node, m} }
 // dial finds the session for addr and tries it. It returns the route that was tried also
 // with an error.
 func (h *Hub) dial(ctx context.Context, network, addr string, try attempt) (*conn, way, error) {
-	nowhere := way{transport: "none"}
 	node, target, err := h.routes.resolve(network, addr)
-	if err != nil {
-		return nil, nowhere, err
+	switch {
+	case tunnel.CodeOf(err) == tunnel.NoNode:
+		return h.dialThrough(ctx, network, addr, err)
+	case err != nil:
+		return nil, way{transport: "none"}, err
 	}
 	d := tunnel.Dial{Network: "tcp", Addr: target, Name: addr}
 	return h.dialWaiting(ctx, node, d, func() (*conn, way, error) { return h.dialNow(ctx, node, d, try) })

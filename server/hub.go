@@ -71,6 +71,10 @@ type Config struct {
 	// Away means that no other server has a session now, Draining that one may have one
 	// soon; any other is the answer of the node. Nil means none. See package peers.
 	Elsewhere func(ctx context.Context, node string, d tunnel.Dial) (s tunnel.Stream, ok bool, err error)
+	// Through returns the names of nodes that reach an address which no node has, such as the
+	// cluster IP of a service, in the order in which they are to be tried. Nil means that
+	// no node reaches such an address.
+	Through func(ip netip.Addr) []string
 	// Ended is called for each stream into a node when it ends, and for each failed dial,
 	// except those of the server itself (Caller.Own). It must not block.
 	Ended func(Ended)

@@ -49,7 +49,7 @@ var aliases = []alias{
 	{name: "enable-lease-controller", why: serversAreNamed},
 	{name: "lease-namespace", why: serversAreNamed},
 	{name: "lease-label", why: serversAreNamed},
-	{name: "proxy-strategies", why: "a dial goes to the node that it names"},
+	{name: "proxy-strategies", why: "a dial goes to the node that it names, or that --route-through says"},
 	{name: "xfr-channel-size", why: "each connection has its own window"},
 	{name: "warn-on-channel-limit", why: "each connection has its own window"},
 	{name: "backend-dial-timeout", why: "a dial is always bounded"},

@@ -34,6 +34,7 @@ type serverOptions struct {
 	egress    egressOptions
 	links     setup.LinkFlags
 	takeBack  time.Duration
+	through   throughOptions
 	ssh       sshOptions
 	accounts  accountOptions
 	store     storeOptions
@@ -69,7 +70,7 @@ type serverOptions struct {
 func (o *serverOptions) addFlags(f *pflag.FlagSet) {
 	o.beside.flags = f
 	setup.Section(f, "Where it listens, and what it keeps", o.addPlaceFlags)
-	setup.Section(f, "The tunnel", o.links.Add, o.addTunnelFlags)
+	setup.Section(f, "The tunnel", o.links.Add, o.addTunnelFlags, o.through.addFlags)
 	setup.Section(f, "Ways in for others: front ends and load balancers", o.fronts.addFlags, addAliases, o.balancers.addFlags)
 	setup.Section(f, "Several servers", o.peer.addFlags, o.store.addFlags, o.controllers.addLeaderFlags)
 	setup.Section(f, "Beside a cluster that has an API server", o.beside.addFlags)
@@ -142,6 +143,9 @@ func (o *serverOptions) check() error {
 		return fmt.Errorf("--service-cluster-ip-range %q is not a range such as 10.96.0.0/12", o.serviceRange)
 	}
 	o.services = o.services.Masked()
+	if err = o.through.check(); err != nil {
+		return err
+	}
 	if bits := o.services.Addr().BitLen() - o.services.Bits(); bits < 3 || bits > 20 {
 		return fmt.Errorf("--service-cluster-ip-range %s: want between 8 and 2^20 addresses", o.serviceRange)
 	}

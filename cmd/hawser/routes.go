@@ -24,7 +24,8 @@ import (
 
 // A routePolicy decides which routes a Node object makes. What a node says of
 // itself draws no traffic that is another's: an address makes a route unless it is
-// the server's (of a server that has an API server), a service's, a pod's, or no one machine's. A range of pods, which
+// the server's (of a server that has an API server), a service's, a pod's, no one machine's, or in
+// a range that others lead to (--route-through). A range of pods, which
 // no node writes, makes one if it is in --cluster-cidr, where that is said, and has
 // none of those. An address that two nodes have routes for leads to neither; the
 // hub sees to that.
@@ -32,6 +33,7 @@ type routePolicy struct {
 	pods     []netip.Prefix // --cluster-cidr
 	services netip.Prefix
 	own      []netip.Addr // the server's
+	through  *throughOptions
 	refused  prometheus.Counter
 	events   record.EventRecorder // nil means none
 	log      *slog.Logger
@@ -45,7 +47,7 @@ type refusals struct{ all, ranges string }
 
 // newRoutePolicy registers its metric with r.
 func newRoutePolicy(o *serverOptions, r prometheus.Registerer, log *slog.Logger) (*routePolicy, error) {
-	p := &routePolicy{services: o.services, log: log, told: make(map[string]refusals)}
+	p := &routePolicy{services: o.services, through: &o.through, log: log, told: make(map[string]refusals)}
 	for text := range strings.SplitSeq(o.controllers.ipam.ClusterCIDR, ",") {
 		if c, err := netip.ParsePrefix(strings.TrimSpace(text)); err == nil { // the flags have been checked
 			p.pods = append(p.pods, c.Masked())
@@ -132,6 +134,8 @@ func (p *routePolicy) address(ip netip.Addr) string {
 		return "is a service's (--service-cluster-ip-range)"
 	case slices.ContainsFunc(p.pods, in):
 		return "is a pod's (--cluster-cidr)"
+	case p.through.covers(ip):
+		return "is reached through other nodes (--route-through)"
 	}
 	return ""
 }

@@ -48,6 +48,7 @@ type tunnels struct {
 	ssh      *sshNodes         // which keep no tunnel
 	names    *identities
 	routes   *routePolicy
+	through  *throughNodes
 	relay    *relay.Relay // to the API server, if that is another process's
 	drain    *drain
 	page     *statuspage.Page
@@ -89,6 +90,7 @@ func newTunnels(ctx context.Context, o *serverOptions, keys *keyring, t *tunnels
 	if t.routes, err = newRoutePolicy(o, t.metrics, t.log); err != nil {
 		return nil, err
 	}
+	t.through = newThroughNodes(&o.through)
 	if t.listener, err = listen(ctx, "--secure-port", o.listenAddress(o.securePort)); err != nil {
 		return nil, err
 	}
@@ -110,6 +112,7 @@ func newTunnels(ctx context.Context, o *serverOptions, keys *keyring, t *tunnels
 		Listeners:  links,
 		Admit:      t.names.admitSession,
 		Elsewhere:  t.peers.elsewhere(),
+		Through:    t.through.to,
 		Beyond:     t.ssh.beyond,
 		BeyondName: setup.SSH,
 		Ended:      t.ended(),
@@ -242,6 +245,7 @@ func (t *tunnels) follow(ctx context.Context, client kubernetes.Interface, nodes
 	set := func(o any) {
 		if n, ok := o.(*corev1.Node); ok {
 			t.hub.SetRoutes(n.Name, t.routes.of(n)...)
+			t.through.set(n)
 			t.ssh.set(n)
 		}
 	}
@@ -251,6 +255,7 @@ func (t *tunnels) follow(ctx context.Context, client kubernetes.Interface, nodes
 		DeleteFunc: func(o any) {
 			if name, err := cache.DeletionHandlingMetaNamespaceKeyFunc(o); err == nil {
 				t.hub.SetRoutes(name)
+				t.through.remove(name)
 				t.routes.forget(name)
 				t.ssh.remove(name)
 				t.hub.Forget(name)

@@ -52,6 +52,7 @@ var elsewhere = map[string]string{
 	"--system-reserved":                       "hawser-agent",
 	"--token-file":                            "hawser-agent",
 	"--cloud-config":                          "hawser-ccm",
+	"--enable-aggregator-routing":             "kube-apiserver",
 	"--insecure-skip-tls-verify-backend":      "kubectl",
 }
 
