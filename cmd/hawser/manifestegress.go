@@ -5,6 +5,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"net/url"
 	"path/filepath"
 
 	"github.com/spf13/cobra"
@@ -36,7 +37,8 @@ func newManifestEgress() *cobra.Command {
 		Use:   "egress",
 		Short: "Print kube-apiserver's EgressSelectorConfiguration",
 		Long: "Prints the EgressSelectorConfiguration (" + apiserverv1beta1.SchemeGroupVersion.String() + ") by which a kube-apiserver reaches nodes, pods and\n" +
-			"services through hawser server: its --egress-selector-config-file. What is not for the cluster is dialed directly.",
+			"services through hawser server: its --egress-selector-config-file. What is not for the cluster is dialed directly.\n" +
+			"Services need the server's --route-through.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := m.connection()
@@ -66,6 +68,15 @@ func newManifestEgress() *cobra.Command {
 	return cmd
 }
 
+// checkURL refuses what kube-apiserver cannot dial.
+func checkURL(text string) error {
+	u, err := url.Parse(text)
+	if err != nil || u.Hostname() == "" || u.Port() == "" || text != "https://"+u.Host {
+		return fmt.Errorf("--url %q: want https://HOST:PORT, such as https://127.0.0.1:8131", text)
+	}
+	return nil
+}
+
 // connection is what the file says of the cluster.
 func (m *egressManifest) connection() (*apiserverv1beta1.Connection, error) {
 	c := &apiserverv1beta1.Connection{ProxyProtocol: apiserverv1beta1.ProtocolHTTPConnect, Transport: &apiserverv1beta1.Transport{}}
@@ -90,6 +101,9 @@ func (m *egressManifest) connection() (*apiserverv1beta1.Connection, error) {
 		}
 		c.Transport.UDS = &apiserverv1beta1.UDSTransport{UDSName: path}
 	case viaMTLS:
+		if err := checkURL(m.url); err != nil {
+			return nil, err
+		}
 		t := &apiserverv1beta1.TLSConfig{}
 		for _, f := range []struct {
 			to            *string

@@ -15,6 +15,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/hawser-project/hawser/agent"
+	"github.com/hawser-project/hawser/auth/bootstrap"
 )
 
 const (
@@ -48,6 +51,7 @@ type podManifest struct {
 	replicas         int32    // of the hub
 	kubeconfig       string   // of a static pod of the hub
 	server, caHash   string   // for agents
+	allow            []string // for agents: --allow-target
 }
 
 func (m *podManifest) add(cmd *cobra.Command) *cobra.Command {
@@ -98,7 +102,6 @@ func (m *podManifest) container(command []string, mounts ...corev1.VolumeMount) 
 			Path: path, Port: intstr.FromInt32(healthPort), Scheme: corev1.URISchemeHTTPS,
 		}}}
 	}
-	no, yes := false, true
 	return corev1.Container{
 		Name: "hub", Image: m.image, Command: command, VolumeMounts: mounts,
 		Ports: []corev1.ContainerPort{
@@ -106,11 +109,22 @@ func (m *podManifest) container(command []string, mounts ...corev1.VolumeMount) 
 			{Name: "tunnel-quic", ContainerPort: besidePort, Protocol: corev1.ProtocolUDP},
 			{Name: "health", ContainerPort: healthPort},
 		},
-		LivenessProbe: probe("/livez"), ReadinessProbe: probe("/readyz"),
-		SecurityContext: &corev1.SecurityContext{
-			AllowPrivilegeEscalation: &no, ReadOnlyRootFilesystem: &yes, Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
-		},
+		LivenessProbe: probe("/livez"), ReadinessProbe: probe("/readyz"), SecurityContext: confined(),
 	}
+}
+
+// confined is a container that may write to its volumes only, and has no capability.
+func confined() *corev1.SecurityContext {
+	no, yes := false, true
+	return &corev1.SecurityContext{
+		AllowPrivilegeEscalation: &no, ReadOnlyRootFilesystem: &yes, Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+	}
+}
+
+// asRoot is a pod that writes to directories of the machine, whatever user its image names.
+func asRoot() *corev1.PodSecurityContext {
+	root := int64(0)
+	return &corev1.PodSecurityContext{RunAsUser: &root, RunAsGroup: &root, SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}}
 }
 
 // hub is a StatefulSet: a hub keeps its name and its keys, and has a directory of its own.
@@ -164,7 +178,7 @@ func (m *podManifest) staticHub() *corev1.Pod {
 		corev1.VolumeMount{Name: "kubeconfig", MountPath: m.kubeconfig, ReadOnly: true},
 		corev1.VolumeMount{Name: "data", MountPath: "/var/lib/hawser"}, corev1.VolumeMount{Name: "run", MountPath: "/run/hawser"})
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: hubAccount}, Spec: corev1.PodSpec{
-		HostNetwork: true, PriorityClassName: "system-node-critical", Containers: []corev1.Container{container},
+		HostNetwork: true, PriorityClassName: "system-node-critical", Containers: []corev1.Container{container}, SecurityContext: asRoot(),
 		Volumes: []corev1.Volume{
 			hostPath("kubeconfig", m.kubeconfig, corev1.HostPathFile), hostPath("data", "/var/lib/hawser", corev1.HostPathDirectoryOrCreate),
 			hostPath("run", "/run/hawser", corev1.HostPathDirectoryOrCreate),
@@ -195,6 +209,7 @@ func newManifestAgent() *cobra.Command {
 	})
 	cmd.Flags().StringVar(&m.server, "server", "", "URL of the hub, https://HOST:PORT (required)")
 	cmd.Flags().StringVar(&m.caHash, "discovery-token-ca-cert-hash", "", "hash of the cluster's authority, sha256:HEX (required)")
+	cmd.Flags().StringSliceVar(&m.allow, "allow-target", nil, "what else than the kubelet the server may reach at these nodes (hawser-agent --allow-target), such as the range of services")
 	return cmd
 }
 
@@ -205,8 +220,11 @@ func (m *podManifest) checkAgent() error {
 	if u, err := url.Parse(m.server); err != nil || u.Scheme != "https" || u.Host == "" {
 		return fmt.Errorf("--server %q: want https://HOST:PORT, the address of the hub", m.server)
 	}
-	if !strings.HasPrefix(m.caHash, "sha256:") {
-		return fmt.Errorf("--discovery-token-ca-cert-hash %q: want sha256:HEX, as kubeadm token create --print-join-command prints it", m.caHash)
+	if pins, err := bootstrap.ParsePins(m.caHash); err != nil || len(pins) == 0 {
+		return fmt.Errorf("--discovery-token-ca-cert-hash %q: want sha256:HEX with 64 digits, as kubeadm token create --print-join-command prints it", m.caHash)
+	}
+	if _, err := agent.ParseTargets(m.allow); err != nil {
+		return fmt.Errorf("--allow-target: %w", err)
 	}
 	return nil
 }
@@ -219,10 +237,14 @@ func (m *podManifest) agent(name string, token corev1.VolumeSource) corev1.PodSp
 			"hawser-agent", "--server=" + m.server, "--discovery-token-ca-cert-hash=" + m.caHash, "--token-file=/etc/hawser/token",
 			"--data-dir=/var/lib/hawser-agent/data", "--node-name=" + name, "--kubelet=https://127.0.0.1:10250",
 		},
-		VolumeMounts: []corev1.VolumeMount{{Name: "token", MountPath: "/etc/hawser", ReadOnly: true}, {Name: "data", MountPath: "/var/lib/hawser-agent"}},
+		SecurityContext: confined(),
+		VolumeMounts:    []corev1.VolumeMount{{Name: "token", MountPath: "/etc/hawser", ReadOnly: true}, {Name: "data", MountPath: "/var/lib/hawser-agent"}},
+	}
+	if len(m.allow) > 0 {
+		container.Command = append(container.Command, "--allow-target="+strings.Join(m.allow, ","))
 	}
 	return corev1.PodSpec{
-		HostNetwork: true, PriorityClassName: "system-node-critical", Containers: []corev1.Container{container},
+		HostNetwork: true, PriorityClassName: "system-node-critical", Containers: []corev1.Container{container}, SecurityContext: asRoot(),
 		Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
 		Volumes: []corev1.Volume{
 			{Name: "token", VolumeSource: token}, hostPath("data", "/var/lib/hawser-agent", corev1.HostPathDirectoryOrCreate),
@@ -231,8 +253,8 @@ func (m *podManifest) agent(name string, token corev1.VolumeSource) corev1.PodSp
 }
 
 func (m *podManifest) agents() *appsv1.DaemonSet {
-	labels, no, optional := map[string]string{"app": agentName}, false, true
-	spec := m.agent("$(NODE_NAME)", corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: agentToken, Optional: &optional}})
+	labels, no, optional, mode := map[string]string{"app": agentName}, false, true, int32(0o400)
+	spec := m.agent("$(NODE_NAME)", corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: agentToken, Optional: &optional, DefaultMode: &mode}})
 	spec.AutomountServiceAccountToken = &no // it has a node's certificate
 	spec.Containers[0].Env = []corev1.EnvVar{{Name: "NODE_NAME", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "spec.nodeName"}}}}
 	return &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: m.namespace, Name: agentName, Labels: labels}, Spec: appsv1.DaemonSetSpec{

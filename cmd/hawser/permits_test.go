@@ -6,6 +6,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"encoding/pem"
 	"errors"
 	"io"
@@ -18,6 +19,7 @@ import (
 	"time"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	yamlutil "k8s.io/apimachinery/pkg/util/yaml"
@@ -106,9 +108,12 @@ func TestUnansweredIsToldApart(t *testing.T) {
 	}
 }
 
+// someHash has the form of a hash of an authority.
+var someHash = "sha256:" + strings.Repeat("00", sha256.Size)
+
 // TestManifestsDecode: what is printed is what the API knows, to the last field.
 func TestManifestsDecode(t *testing.T) {
-	agent := []string{"--image=i", "--server=https://hub:8132", "--discovery-token-ca-cert-hash=sha256:00"}
+	agent := []string{"--image=i", "--server=https://hub:8132", "--discovery-token-ca-cert-hash=" + someHash, "--allow-target=10.96.0.0/12"}
 	for name, args := range map[string][]string{
 		"rbac": {"rbac"}, "ccm": {"ccm"}, "ccm's pods": {"ccm", "--image=i", "--replicas=2"}, "server": {"server", "--image=i", "--address=hub.example.net"}, "servers": {"server", "--image=i", "--replicas=3"}, "static server": {"server", "--image=i", "--static-pod"},
 		"agent": slices.Concat([]string{"agent"}, agent), "static agent": slices.Concat([]string{"agent", "--static-pod"}, agent),
@@ -138,12 +143,44 @@ func TestManifestsDecode(t *testing.T) {
 			t.Errorf("%s prints nothing", name)
 		}
 	}
-	for _, args := range [][]string{{"ccm", "--replicas=2"}, {"ccm", "--image=i", "--replicas=0"}, {"server"}, {"server", "--image=i", "--replicas=0"}, {"agent", "--image=i"}, {"agent", "--image=i", "--server=https://hub:8132"}} {
+	for _, args := range [][]string{
+		{"ccm", "--replicas=2"},
+		{"ccm", "--image=i", "--replicas=0"},
+		{"server"},
+		{"server", "--image=i", "--replicas=0"},
+		{"agent", "--image=i"},
+		{"agent", "--image=i", "--server=https://hub:8132"},
+		{"agent", "--image=i", "--server=https://hub:8132", "--discovery-token-ca-cert-hash=sha256:00"},
+		{"agent", "--image=i", "--server=https://hub:8132", "--discovery-token-ca-cert-hash=" + someHash, "--allow-target=all"},
+	} {
 		cmd := newManifest()
 		cmd.SetArgs(args)
 		cmd.SilenceUsage, cmd.SilenceErrors = true, true
 		if err := cmd.ExecuteContext(t.Context()); err == nil || !strings.Contains(err.Error(), "--") {
 			t.Errorf("%q: %v", args, err)
 		}
+	}
+}
+
+// TestPodsOfTheMachine: pods that write to directories of their machine, which are root's,
+// run as root whatever the image says, with no capability, and write nowhere else. The join
+// token is readable for root alone, as the agent wants it.
+func TestPodsOfTheMachine(t *testing.T) {
+	m := podManifest{image: "i", server: "https://hub:8132", caHash: someHash, allow: []string{"10.96.0.0/12", "10.244.0.0/16"}, kubeconfig: "/k"}
+	agents := m.agents().Spec.Template.Spec
+	for name, spec := range map[string]corev1.PodSpec{"hub": m.staticHub().Spec, "agent": m.staticAgent().Spec, "agents": agents} {
+		if s := spec.SecurityContext; s == nil || s.RunAsUser == nil || *s.RunAsUser != 0 {
+			t.Errorf("%s runs as whom its image says", name)
+		}
+		s := spec.Containers[0].SecurityContext
+		if s == nil || !*s.ReadOnlyRootFilesystem || *s.AllowPrivilegeEscalation || !slices.Equal(s.Capabilities.Drop, []corev1.Capability{"ALL"}) {
+			t.Errorf("%s: %v", name, s)
+		}
+	}
+	if mode := agents.Volumes[0].Secret.DefaultMode; mode == nil || *mode != 0o400 {
+		t.Errorf("the token's mode is %v", mode)
+	}
+	if args := agents.Containers[0].Command; !slices.Contains(args, "--allow-target=10.96.0.0/12,10.244.0.0/16") {
+		t.Errorf("%q", args)
 	}
 }

@@ -26,7 +26,6 @@ var elsewhere = map[string]string{
 	"--apiserver-listen":                      "hawser-agent",
 	"--apiserver-name":                        "hawser-agent",
 	"--authorities-refresh-period":            "hawser-agent",
-	"--allow-target":                          "hawser-agent",
 	"--certificate-authority":                 "hawser-agent",
 	"--client-certificate":                    "hawser-agent",
 	"--client-key":                            "hawser-agent",
