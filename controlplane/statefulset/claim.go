@@ -4,6 +4,7 @@ package statefulset
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -38,7 +39,17 @@ func mount(p *corev1.Pod, set *appsv1.StatefulSet) {
 	}
 }
 
-// claim makes the claims of an ordinal that there are not.
+// errStale says that a claim goes with the last pod of its ordinal, and would go with the next
+// pod, too.
+var errStale = errors.New("still to be collected")
+
+// ofPod matches a reference to a pod of a name.
+func ofPod(name string) func(metav1.OwnerReference) bool {
+	return func(r metav1.OwnerReference) bool { return r.Kind == "Pod" && r.Name == name }
+}
+
+// claim makes the claims of an ordinal that has no pod, as far as there are none. It fails
+// with errStale as long as one is to be collected.
 func (c *Controller) claim(ctx context.Context, set *appsv1.StatefulSet, ordinal int) error {
 	for i := range set.Spec.VolumeClaimTemplates {
 		t := &set.Spec.VolumeClaimTemplates[i]
@@ -47,6 +58,8 @@ func (c *Controller) claim(ctx context.Context, set *appsv1.StatefulSet, ordinal
 		switch {
 		case err == nil && had.DeletionTimestamp != nil:
 			return fmt.Errorf("claim %s is being deleted", name)
+		case err == nil && deletesBelow(set) && slices.ContainsFunc(had.OwnerReferences, ofPod(fmt.Sprintf("%s-%d", set.Name, ordinal))):
+			return fmt.Errorf("claim %s: %w", name, errStale)
 		case err == nil:
 			continue
 		case !apierrors.IsNotFound(err):
@@ -124,7 +137,7 @@ func (c *Controller) own(ctx context.Context, set *appsv1.StatefulSet, p *corev1
 			return err
 		}
 		refs := slices.DeleteFunc(slices.Clone(had.OwnerReferences), func(r metav1.OwnerReference) bool {
-			return r.UID == set.UID || r.Kind == "Pod" && r.Name == p.Name
+			return r.UID == set.UID || ofPod(p.Name)(r)
 		})
 		if owner != nil {
 			refs = append(refs, *owner)

@@ -4,6 +4,7 @@ package statefulset
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -93,7 +94,7 @@ func (c *Controller) create(ctx context.Context, o children.Owner, l *look, ordi
 	if err == nil {
 		_, err = c.pods.CreateOne(ctx, o, p)
 	}
-	if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
+	if errors.Is(err, errStale) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
 		return loop.Quiet(err)
 	}
 	c.tell(l.set, "Create", err, "Pod %s in StatefulSet %s", p.Name, l.set.Name)

@@ -438,6 +438,30 @@ func TestClaims(t *testing.T) {
 	}, set(claiming(keep, keep)))
 }
 
+// TestClaimOfPodBefore: an ordinal that is wanted again waits until the claim that goes with
+// its last pod is gone, so that the claim does not go with the new one.
+func TestClaimOfPodBefore(t *testing.T) {
+	const keep, remove = appsv1.RetainPersistentVolumeClaimRetentionPolicyType, appsv1.DeletePersistentVolumeClaimRetentionPolicyType
+	run(t, func(w *world) {
+		w.up(2)
+		w.edit(replicas(1))
+		w.gone()
+		w.claims("0 1:s-1")
+		w.edit(replicas(2))
+		w.has("0=one*")
+		w.claims("0 1:s-1")
+		w.Must(w.Client.CoreV1().PersistentVolumeClaims("ns").Delete(t.Context(), "data-s-1", metav1.DeleteOptions{})) // as the garbage collector does
+		w.settle(time.Minute)
+		w.has("0=one* 1=one")
+		w.claims("0 1")
+		for _, e := range apitest.Events(w.events) {
+			if strings.HasPrefix(e, corev1.EventTypeWarning) {
+				t.Errorf("event %q", e)
+			}
+		}
+	}, set(replicas(2), claiming(keep, remove)))
+}
+
 // TestAdoption: only a pod of such a name is an ordinal's.
 func TestAdoption(t *testing.T) {
 	pod := func(name string) *corev1.Pod {
