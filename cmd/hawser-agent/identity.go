@@ -12,6 +12,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"regexp"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -51,24 +52,42 @@ func (o *identityOptions) givenBy() string {
 	return "--client-certificate, --client-key and --certificate-authority"
 }
 
-// hiddenKeys are the paths that containers do not see, because the node's key is there: the
-// directory of its file, in which a new one may appear. A directory like /etc has to be seen:
-// there it is the file.
+// shared matches the directories that are no program's own: the root directory, and those
+// that the Filesystem Hierarchy Standard names. Pods have to see them.
+var shared = regexp.MustCompile(`^/(|bin|boot|dev(/shm)?|etc|etc/(pki|ssl)(/certs)?|home|lib\w*|media|mnt|opt|proc|root|run(/lock)?|sbin|srv|sys|tmp|` +
+	`usr|usr/local|usr/(local/)?(bin|etc|games|include|lib\w*|sbin|share|src)|var|var/(cache|crash|lib|local|lock|log|mail|opt|run|spool|tmp))$`)
+
+// keyFile is the file with the node's key; empty without one.
+func (o *identityOptions) keyFile() string { return cmp.Or(o.from.Key, o.from.Kubeconfig) }
+
+// hiddenKeys are the directories that containers do not see: that of the node's key, in which
+// a new one may appear, as it is named and as symbolic links lead to it.
 func (o *identityOptions) hiddenKeys() []string {
-	key := cmp.Or(o.from.Key, o.from.Kubeconfig)
-	if key == "" {
+	file := o.keyFile()
+	if file == "" {
 		return nil
 	}
-	list := []string{key}
-	if resolved, err := filepath.EvalSymlinks(key); err == nil {
-		list = append(list, resolved)
+	dirs := []string{filepath.Dir(file)}
+	if resolved, err := filepath.EvalSymlinks(file); err == nil {
+		dirs = append(dirs, filepath.Dir(resolved))
 	}
-	for i, file := range list {
-		if abs, err := filepath.Abs(file); err == nil && filepath.Dir(filepath.Dir(abs)) != "/" {
-			list[i] = filepath.Dir(abs)
+	for i, dir := range dirs {
+		if abs, err := filepath.Abs(dir); err == nil {
+			dirs[i] = abs
 		}
 	}
-	return list
+	return dirs
+}
+
+// checkKey refuses a key in a directory that pods have to see: they would see the next key.
+func (o *identityOptions) checkKey() error {
+	for _, dir := range o.hiddenKeys() {
+		if shared.MatchString(dir) {
+			return fmt.Errorf("%s: pods see %s, and would see what replaces the key %s: move it to a directory of its own, such as %s",
+				o.givenBy(), dir, o.keyFile(), filepath.Join(dir, "hawser"))
+		}
+	}
+	return nil
 }
 
 // check refuses what cannot work, naming the flag.

@@ -183,6 +183,11 @@ func (o *options) check(f *pflag.FlagSet) error {
 	if err := o.kubeletOptions.check(o.transport, f); err != nil {
 		return err
 	}
+	if o.builtin() {
+		if err := o.checkKey(); err != nil {
+			return err
+		}
+	}
 	if err := o.checkListen(); err != nil {
 		return err
 	}

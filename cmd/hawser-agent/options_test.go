@@ -341,12 +341,38 @@ func TestHiddenKeys(t *testing.T) {
 		{bootstrap.GivenFiles{}, nil},
 		{bootstrap.GivenFiles{Key: link, Kubeconfig: "/x/y/kubelet.conf"}, []string{dir, target}},
 		{bootstrap.GivenFiles{Kubeconfig: key}, []string{target, target}},
-		{bootstrap.GivenFiles{Key: "/etc/none.pem"}, []string{"/etc/none.pem"}},
+		{bootstrap.GivenFiles{Key: "/var/lib/kubelet/pki/none.pem"}, []string{"/var/lib/kubelet/pki"}},
 	} {
 		if got := (&identityOptions{from: tt.from}).hiddenKeys(); !slices.Equal(got, tt.want) {
 			t.Errorf("%+v: %v, want %v", tt.from, got, tt.want)
 		}
 	}
+}
+
+// TestKeyOfItsOwn: a key in a directory that pods have to see is refused where pods are
+// processes of this machine.
+func TestKeyOfItsOwn(t *testing.T) {
+	args := func(key string, more ...string) []string {
+		return append(more, "--client-certificate", "/x/client.pem", "--client-key", key, "--certificate-authority", "/etc/ca.crt")
+	}
+	for _, key := range []string{"/x/client.pem", "/var/lib/kubelet/pki/kubelet-client-current.pem", "/etc/hawser/client.pem", "/etc/kubernetes/kubelet.conf", "/usr/local/hawser/key"} {
+		if _, err := parse(t, args(key)...); err != nil {
+			t.Errorf("%s: %v", key, err)
+		}
+	}
+	for _, key := range []string{"/client.pem", "/etc/client.pem", "/etc/../etc//client.pem", "/etc/ssl/client.pem", "/usr/lib/client.pem", "/var/lib/client.pem", "/root/key"} {
+		_, err := parse(t, args(key)...)
+		clitest.Refused(t, err, key+": move it to a directory of its own, such as "+filepath.Join(filepath.Dir(key), "hawser"))
+		if _, err := parse(t, args(key, "--kubelet", "https://127.0.0.1:10250")...); err != nil {
+			t.Errorf("%s, and a kubelet: %v", key, err)
+		}
+	}
+	link := filepath.Join(t.TempDir(), "key.pem")
+	if err := os.Symlink("/etc/hosts", link); err != nil {
+		t.Fatal(err)
+	}
+	_, err := parse(t, args(link)...)
+	clitest.Refused(t, err, "--client-key and --certificate-authority: pods see /etc, and would see what replaces the key "+link)
 }
 
 // Files take the place of a token, all three of them.
