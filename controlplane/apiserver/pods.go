@@ -247,9 +247,9 @@ func (s resizeStrategy) PrepareForUpdate(_ context.Context, obj, old runtime.Obj
 
 // ValidateUpdate checks the whole pod: a resize can break any rule about
 // resources. The class it was scheduled and is evicted by must stay.
-func (s resizeStrategy) ValidateUpdate(_ context.Context, obj, old runtime.Object) field.ErrorList {
+func (resizeStrategy) ValidateUpdate(_ context.Context, obj, old runtime.Object) field.ErrorList {
 	p, was := obj.(*corev1.Pod), old.(*corev1.Pod)
-	errs := validation.Ratchet(s.rules.Create(p), s.rules.Create(was))
+	errs := validation.ValidatePodResize(p, was)
 	if defaults.QOSClass(p) != defaults.QOSClass(was) {
 		errs = append(errs, field.Invalid(field.NewPath("spec"), defaults.QOSClass(p), "Pod QOS Class may not change as a result of resizing"))
 	}

@@ -137,6 +137,9 @@ func testQuotaOfGrowth(t *testing.T, ns string) {
 	p = must(pods.Get(ctx, "p", metav1.GetOptions{}))(t)
 	p.Spec.EphemeralContainers = []corev1.EphemeralContainer{{EphemeralContainerCommon: corev1.EphemeralContainerCommon{Name: "guest", Image: "busybox"}}}
 	p = must(pods.UpdateEphemeralContainers(ctx, "p", p, metav1.UpdateOptions{}))(t)
+	if err := resize("cpu=900m"); err != nil {
+		t.Errorf("resized beside a guest: %v", err)
+	}
 	p.Spec.EphemeralContainers = append(p.Spec.EphemeralContainers, corev1.EphemeralContainer{EphemeralContainerCommon: corev1.EphemeralContainerCommon{
 		Name: "greedy", Image: "busybox", Resources: corev1.ResourceRequirements{Requests: amounts("cpu=9")},
 	}})

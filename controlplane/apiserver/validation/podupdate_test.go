@@ -278,3 +278,46 @@ func TestChangesAreBounded(t *testing.T) {
 		t.Errorf("changes of something deep = %q, want %q", got, want)
 	}
 }
+
+func TestValidatePodResize(t *testing.T) {
+	t.Parallel()
+	type pod = *corev1.Pod
+	of := func(cpu, memory, storage string) corev1.ResourceList {
+		return list("cpu", cpu, "memory", memory, "ephemeral-storage", storage)
+	}
+	fresh := func() pod {
+		p := goodPod(t)()
+		p.Spec.EphemeralContainers = []corev1.EphemeralContainer{{EphemeralContainerCommon: corev1.EphemeralContainerCommon{
+			Name: "dbg", Image: "busybox", ImagePullPolicy: corev1.PullAlways, TerminationMessagePolicy: corev1.TerminationMessageReadFile,
+		}}}
+		web(p).Resources = corev1.ResourceRequirements{Requests: of("1", "1Gi", "1Gi"), Limits: of("2", "2Gi", "2Gi")}
+		p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "web", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}, Resources: &corev1.ResourceRequirements{}}}
+		return p
+	}
+	const at = "spec.containers[0].resources"
+	mutateUpdate(t, fresh, ValidatePodResize, []mutation[pod]{
+		{"more", func(p pod) { web(p).Resources.Requests = of("1.5", "1.5Gi", "1Gi") }, nil},
+		{"more than the limit", func(p pod) { web(p).Resources.Requests = of("3", "1Gi", "1Gi") }, bad(at + ".requests: Invalid value")},
+		{"no request", func(p pod) { delete(web(p).Resources.Requests, "cpu") }, bad(at + ".requests: Forbidden: resource requests cannot be removed")},
+		{"no limit", func(p pod) { delete(web(p).Resources.Limits, "memory") }, bad(at + ".limits: Forbidden: resource limits cannot be removed")},
+		{"storage", func(p pod) { web(p).Resources.Requests = of("1", "1Gi", "2Gi") }, bad(at + ": Forbidden: only cpu and memory resources are mutable")},
+		{"init container", func(p pod) {
+			p.Spec.InitContainers[0].Resources.Requests = of("1", "1Gi", "1Gi")
+		}, bad("spec.initContainers[0].resources: Forbidden: resources for non-sidecar init containers are immutable")},
+	})
+	for name, tt := range map[string]struct {
+		change func(pod)
+		want   string
+	}{
+		"a node that does not resize": {func(p pod) { p.Status.ContainerStatuses[0].Resources = nil }, "spec: Forbidden: Pod running on node without support for resize"},
+		"a static pod":                {func(p pod) { p.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "x"} }, "static pods cannot be resized"},
+		"a pod of windows":            {func(p pod) { p.Spec.OS = &corev1.PodOS{Name: corev1.Windows} }, "windows pods cannot be resized"},
+		"a pod that does not run yet": {func(p pod) { p.Status = corev1.PodStatus{} }, ""},
+	} {
+		old := fresh()
+		tt.change(old)
+		if got := ValidatePodResize(old.DeepCopy(), old).ToAggregate(); (got == nil) != (tt.want == "") || got != nil && !strings.Contains(got.Error(), tt.want) {
+			t.Errorf("%s: %v, want %q", name, got, tt.want)
+		}
+	}
+}
