@@ -4,6 +4,7 @@ package pods
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -77,8 +78,21 @@ func (f *fact) policy(pod *corev1.Pod) corev1.RestartPolicy {
 	return pod.Spec.RestartPolicy
 }
 
+// ruled reports whether a rule has the container, which has exited, run again whatever its
+// policy is. A container without a policy of its own has no rules.
+func (f *fact) ruled() bool {
+	return slices.ContainsFunc(f.spec.RestartPolicyRules, func(r corev1.ContainerRestartRule) bool {
+		codes := r.ExitCodes
+		return codes != nil && r.Action == corev1.ContainerRestartRuleActionRestart &&
+			slices.Contains(codes.Values, int32(f.newest.ExitCode)) == (codes.Operator == corev1.ContainerRestartRuleOnExitCodesOpIn) //nolint:gosec // an exit code
+	})
+}
+
 // restarts reports whether the container, which has exited, is to run again.
 func (f *fact) restarts(pod *corev1.Pod) bool {
+	if f.ruled() {
+		return true
+	}
 	switch f.policy(pod) {
 	case corev1.RestartPolicyAlways:
 		return true

@@ -86,3 +86,44 @@ func TestSidecars(t *testing.T) {
 			"stop a/s2#0 30s", "stop a/s1#1 30s")
 	})
 }
+
+// TestRestartRules: an exit code that a rule of the container names has it run again, and with
+// others its own policy comes before the pod's.
+func TestRestartRules(t *testing.T) {
+	for name, tt := range map[string]struct {
+		container string
+		policy    corev1.ContainerRestartPolicy
+		operator  corev1.ContainerRestartRuleOnExitCodesOperator
+		code      int32
+		phase     corev1.PodPhase
+		state     string
+	}{
+		"in":             {"main", corev1.ContainerRestartPolicyNever, corev1.ContainerRestartRuleOnExitCodesOpIn, 7, corev1.PodRunning, "Waiting CrashLoopBackOff"},
+		"not in":         {"main", corev1.ContainerRestartPolicyNever, corev1.ContainerRestartRuleOnExitCodesOpNotIn, 8, corev1.PodRunning, "Waiting CrashLoopBackOff"},
+		"other":          {"main", corev1.ContainerRestartPolicyNever, corev1.ContainerRestartRuleOnExitCodesOpIn, 8, corev1.PodFailed, "Terminated Error 7"},
+		"all but this":   {"main", corev1.ContainerRestartPolicyNever, corev1.ContainerRestartRuleOnExitCodesOpNotIn, 7, corev1.PodFailed, "Terminated Error 7"},
+		"own policy":     {"main", corev1.ContainerRestartPolicyOnFailure, corev1.ContainerRestartRuleOnExitCodesOpIn, 8, corev1.PodRunning, "Waiting CrashLoopBackOff"},
+		"init container": {"i1", corev1.ContainerRestartPolicyNever, corev1.ContainerRestartRuleOnExitCodesOpIn, 7, corev1.PodPending, "Waiting CrashLoopBackOff"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, exits(time.Second, map[string]int{tt.container: 7}), func(w *world) {
+				w.create(newPod("a", func(p *corev1.Pod) {
+					p.Spec.RestartPolicy = corev1.RestartPolicyNever
+					c := &p.Spec.Containers[0]
+					if tt.container == "i1" {
+						withInit("i1")(p)
+						c = &p.Spec.InitContainers[0]
+					}
+					c.RestartPolicy = &tt.policy
+					c.RestartPolicyRules = []corev1.ContainerRestartRule{{
+						Action:    corev1.ContainerRestartRuleActionRestart,
+						ExitCodes: &corev1.ContainerRestartRuleOnExitCodes{Operator: tt.operator, Values: []int32{tt.code, 9}},
+					}}
+				}))
+				advance(3 * time.Second)
+				w.wantPhase("a", tt.phase)
+				w.wantState("a", tt.container, tt.state)
+			})
+		})
+	}
+}

@@ -83,6 +83,11 @@ func containerSecurity(c *corev1.Container) error {
 			return &unsupported{field: at + "volumeMounts." + m.Name + ".mountPropagation: Bidirectional", remedy: "what a container mounts stays in it"}
 		}
 	}
+	for _, r := range c.RestartPolicyRules {
+		if r.Action != corev1.ContainerRestartRuleActionRestart {
+			return &unsupported{reason: "RestartRuleNotSupported", field: at + "restartPolicyRules: " + string(r.Action), remedy: "use Restart, or have a Job make another pod"}
+		}
+	}
 	s := c.SecurityContext
 	if s == nil {
 		return nil

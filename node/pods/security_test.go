@@ -43,6 +43,12 @@ func TestRefusedSecurity(t *testing.T) {
 		"user namespace":   {func(p *corev1.Pod) { p.Spec.HostUsers = ptr.To(false) }, securityReason, "spec.hostUsers: false"},
 		"the host's users": {change: func(p *corev1.Pod) { p.Spec.HostUsers = ptr.To(true) }},
 		"runtime class":    {func(p *corev1.Pod) { p.Spec.RuntimeClassName = ptr.To("gvisor") }, securityReason, "spec.runtimeClassName"},
+		"restart rule": {change: func(p *corev1.Pod) {
+			p.Spec.Containers[0].RestartPolicyRules = []corev1.ContainerRestartRule{{Action: corev1.ContainerRestartRuleActionRestart}}
+		}},
+		"rule for all": {func(p *corev1.Pod) {
+			p.Spec.Containers[0].RestartPolicyRules = []corev1.ContainerRestartRule{{Action: corev1.ContainerRestartRuleActionRestartAllContainers}}
+		}, "RestartRuleNotSupported", "container main: restartPolicyRules: RestartAllContainers"},
 		"sysctls": {inPod(func(s *corev1.PodSecurityContext) {
 			s.Sysctls = []corev1.Sysctl{{Name: "kernel.shm_rmid_forced", Value: "1"}}
 		}), "SysctlForbidden", "sysctls"},
