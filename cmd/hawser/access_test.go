@@ -63,11 +63,7 @@ func TestAuthorizationWebhook(t *testing.T) {
 		_ = json.NewEncoder(w).Encode(&review)
 	}))
 	defer service.Close()
-	file := filepath.Join(t.TempDir(), "webhook")
-	text := `{"apiVersion": "v1", "kind": "Config", "clusters": [{"name": "c", "cluster": {"server": "` + service.URL + `"}}], "contexts": [{"name": "c", "context": {"cluster": "c"}}], "current-context": "c"}`
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	file := kubeconfigAt(t, service.URL)
 	o := accessOptions{modes: []string{modeNode, modeWebhook}, webhookConfig: file, allowedTTL: time.Minute, deniedTTL: time.Minute}
 	z, err := o.newAccess(kubeauth.NewObjects(), new(auth.Files))
 	if err != nil {
@@ -97,7 +93,7 @@ func TestAuthorizationWebhook(t *testing.T) {
 		_, _ = io.WriteString(w, `{"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "status": {"allowed": true}}`)
 	}))
 	defer other.Close()
-	if err := os.WriteFile(file, []byte(strings.ReplaceAll(text, service.URL, other.URL)), 0o600); err != nil {
+	if err := os.Rename(kubeconfigAt(t, other.URL), file); err != nil {
 		t.Fatal(err)
 	}
 	for deadline := time.After(time.Minute); !may("zoe"); {

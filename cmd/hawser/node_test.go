@@ -8,7 +8,6 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -83,11 +82,7 @@ func TestNodeCommandsThroughTheAPI(t *testing.T) {
 		_ = json.NewEncoder(w).Encode(&metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: "Failure", Reason: metav1.StatusReasonForbidden, Code: 403, Message: "no: " + r.Method}) // the client's affair
 	}))
 	defer api.Close()
-	file := filepath.Join(t.TempDir(), "kubeconfig")
-	conf := "apiVersion: v1\nkind: Config\ncurrent-context: c\nclusters: [{name: c, cluster: {server: \"" + api.URL + "\"}}]\ncontexts: [{name: c, context: {cluster: c, user: u}}]\nusers: [{name: u, user: {}}]\n"
-	if err := os.WriteFile(file, []byte(conf), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	file := kubeconfigAt(t, api.URL)
 	root := newRoot()
 	root.SetArgs([]string{"node", "revoke", "a", "--kubeconfig", file})
 	root.SetOut(io.Discard)

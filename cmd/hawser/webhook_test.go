@@ -7,8 +7,6 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -44,11 +42,7 @@ func hang(t *testing.T, timeout time.Duration) *hanging {
 		h.left <- struct{}{}
 	}))
 	t.Cleanup(service.Close)
-	file := filepath.Join(t.TempDir(), "webhook")
-	text := `{"apiVersion": "v1", "kind": "Config", "clusters": [{"name": "c", "cluster": {"server": "` + service.URL + `"}}], "contexts": [{"name": "c", "context": {"cluster": "c"}}], "current-context": "c"}`
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	file := kubeconfigAt(t, service.URL)
 	o := accessOptions{modes: []string{modeNode, modeRBAC, modeWebhook}, webhookConfig: file, webhookTimeout: timeout}
 	z, err := o.newAccess(kubeauth.NewObjects(), new(auth.Files))
 	if err != nil {
