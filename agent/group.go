@@ -22,11 +22,11 @@ type shared struct {
 	instance uint64        // differs between this process and a clone of the machine
 	sequence atomic.Uint64 // of the latest greeting
 
-	mu      sync.Mutex        // guards the following
-	taken   map[string]*Agent // by server: the agent that has, or tries, a session with it
-	changed chan struct{}     // closed, and replaced, when an agent's state changes
-	live    map[*link]struct{}
-	latest  map[string]uint64 // by serverKey: the sequence number of the latest session
+	mu      sync.Mutex         // guards the following
+	taken   map[string]*Agent  // by server: the agent that has, or tries, a session with it
+	changed chan struct{}      // closed, and replaced, when an agent's state changes
+	live    map[*link]struct{} // the sessions that have not ended, with servers that say who they are
+	latest  map[string]uint64  // by serverKey: the sequence number of the latest session
 }
 
 func newShared() *shared {

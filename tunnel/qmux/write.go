@@ -282,10 +282,10 @@ func (c *conn) takeTurnLocked(t *turn) {
 		}
 		c.takeSmallLocked(t, st)
 	}
-	if c.holdsBulkLocked() {
-		// later
-	} else if st := c.popLocked(&c.bulk); st != nil {
-		c.takeBulkLocked(t, st)
+	if !c.holdsBulkLocked() {
+		if st := c.popLocked(&c.bulk); st != nil {
+			c.takeBulkLocked(t, st)
+		}
 	}
 	if c.control.closeFrame != nil && c.small.len() == 0 && t.st == nil && t.room() > len(c.control.closeFrame) {
 		t.add(c.control.closeFrame)
