@@ -69,14 +69,18 @@ func (r *run) delete(ctx context.Context, uid types.UID) (time.Duration, error) 
 	case o.DeletionTimestamp != nil || len(o.OwnerReferences) == 0:
 		return 0, nil
 	}
-	solid, dangling, waiting, err := r.owners(ctx, v.identity, o.OwnerReferences)
+	refs := slices.DeleteFunc(slices.Clone(o.OwnerReferences), func(ref metav1.OwnerReference) bool {
+		_, orphaned := r.orphaned.Get(ref.UID)
+		return orphaned
+	})
+	solid, waiting, err := r.owners(ctx, v.identity, refs)
 	if err != nil {
 		return 0, err
 	}
 	switch {
-	case len(solid) > 0 && len(dangling)+len(waiting) == 0:
+	case len(solid) == len(o.OwnerReferences):
 		return 0, nil
-	case len(solid) > 0:
+	case len(solid) > 0 || len(refs) == 0:
 		return 0, r.patch(ctx, v.identity, o, map[string]any{"ownerReferences": solid})
 	case len(waiting) > 0 && len(v.dependents) > 0:
 		return 0, r.foreground(ctx, v, o)
@@ -127,13 +131,13 @@ func (r *run) foreground(ctx context.Context, v view, o *metav1.PartialObjectMet
 	return r.remove(ctx, v.identity, o, metav1.DeletePropagationForeground)
 }
 
-// owners sorts references by whether what they name exists and is not waiting
-// for its dependents, does not exist, or waits.
-func (r *run) owners(ctx context.Context, id identity, refs []metav1.OwnerReference) (solid, dangling, waiting []metav1.OwnerReference, err error) {
+// owners picks the references to what exists and does not wait for its dependents,
+// and those to what waits. What the others name does not exist.
+func (r *run) owners(ctx context.Context, id identity, refs []metav1.OwnerReference) (solid, waiting []metav1.OwnerReference, err error) {
 	for _, ref := range refs {
 		p, err := r.kinds.find(ref.APIVersion, ref.Kind)
 		if err != nil {
-			return nil, nil, nil, loop.Quiet(err)
+			return nil, nil, loop.Quiet(err)
 		}
 		owner := identity{ref.APIVersion, ref.Kind, "", ref.Name, ref.UID}
 		if p.namespaced {
@@ -144,23 +148,21 @@ func (r *run) owners(ctx context.Context, id identity, refs []metav1.OwnerRefere
 			continue
 		}
 		if _, known := r.absent.Get(owner); known {
-			dangling = append(dangling, ref)
 			continue
 		}
 		o, err := r.live(ctx, owner)
 		switch {
 		case err != nil:
-			return nil, nil, nil, err
+			return nil, nil, err
 		case o == nil:
 			r.absent.Add(owner, nil)
-			dangling = append(dangling, ref)
 		case o.DeletionTimestamp != nil && slices.Contains(o.Finalizers, metav1.FinalizerDeleteDependents):
 			waiting = append(waiting, ref)
 		default:
 			solid = append(solid, ref)
 		}
 	}
-	return solid, dangling, waiting, nil
+	return solid, waiting, nil
 }
 
 // orphan lets the dependents of the object uid go, then the object.
@@ -189,6 +191,7 @@ func (r *run) orphan(ctx context.Context, uid types.UID) (time.Duration, error) 
 	if err != nil || o == nil {
 		return 0, err
 	}
+	r.orphaned.Add(uid, nil)
 	return 0, r.dropFinalizer(ctx, v.identity, o, metav1.FinalizerOrphanDependents)
 }
 

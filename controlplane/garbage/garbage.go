@@ -11,7 +11,8 @@
 //	                    dependents are deleted first, and it goes when none is
 //	                    left whose reference says blockOwnerDeletion
 //	orphaning           an owner waits with the finalizer orphan: the references
-//	                    to it are taken away, then it goes
+//	                    to it are taken away, then it goes; a dependent that is
+//	                    seen only afterwards loses its reference, too
 //
 // An owner that was never seen, because its kind is not watched or its event is
 // still to come, stands in the graph as a virtual node; before anything is
@@ -46,6 +47,7 @@ const (
 	DefaultRefresh  = 30 * time.Second
 	DefaultPatience = 30 * time.Second
 	absentOwners    = 500
+	orphanedOwners  = 500
 	maxDelay        = 1000 * time.Second
 )
 
@@ -91,7 +93,7 @@ func (*Controller) Name() string { return "garbage-collector-controller" }
 
 // Run collects until ctx is done. It fills its own caches first.
 func (c *Controller) Run(ctx context.Context) error {
-	r := &run{Controller: c, graph: newGraph(), absent: lru.New(absentOwners)}
+	r := &run{Controller: c, graph: newGraph(), absent: lru.New(absentOwners), orphaned: lru.New(orphanedOwners)}
 	r.deletes = loop.NewQueue(loop.Config[types.UID]{Name: "garbage_collector_attempt_to_delete", Do: r.open(r.delete), Workers: c.cfg.Workers, MaxDelay: maxDelay, Log: c.log})
 	r.orphans = loop.NewQueue(loop.Config[types.UID]{Name: "garbage_collector_attempt_to_orphan", Do: r.open(r.orphan), Workers: c.cfg.Workers, MaxDelay: maxDelay, Log: c.log})
 	m := &monitors{run: r, running: make(map[kind]*monitor)}
@@ -117,6 +119,11 @@ type run struct {
 	absent  *lru.Cache // of identity: owners that do not exist
 	deletes *loop.Queue[types.UID]
 	orphans *loop.Queue[types.UID]
+
+	// orphaned holds the uids of the owners that let their dependents go last. Each kind is
+	// watched by itself, so an owner may be seen to go before its youngest dependents are
+	// seen at all.
+	orphaned *lru.Cache
 
 	listing sync.RWMutex // held for writing while new kinds are listed
 	kinds   kinds        // has its own lock

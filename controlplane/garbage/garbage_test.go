@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/kubernetes/fake"
 	metadatafake "k8s.io/client-go/metadata/fake"
@@ -345,6 +346,39 @@ func TestOrphan(t *testing.T) {
 		w.remove("Thing ns/a", orphaned)
 		w.expect("in the end", "b c<e e")
 	}, obj("Thing ns/a"), obj("Part ns/b", owned("Thing a", true)), obj("Part ns/c", owned("Thing a", true), owned("Thing e", true)), obj("Thing ns/e"))
+}
+
+// TestLateDependentOfOrphaned: a dependent that was made before its owner was deleted, and is
+// seen only after the owner is gone, is let go as the others were.
+func TestLateDependentOfOrphaned(t *testing.T) {
+	bubble(t, func(w *world) {
+		seen := make(chan struct{})
+		w.objects.PrependWatchReactor("parts", func(a clienttesting.Action) (bool, watch.Interface, error) {
+			from, err := w.server.Watch(a.GetResource(), a.GetNamespace(), metav1.ListOptions{})
+			return true, late{from, seen}, err
+		})
+		w.start()
+		w.create(obj("Part ns/b", owned("Thing a", true)))
+		w.create(obj("Part ns/c", owned("Thing a", true), owned("Thing e", true)))
+		w.create(obj("Part ns/d", owned("Thing a", true), owned("Thing x", true)))
+		w.remove("Thing ns/a", orphaned)
+		w.remove("Thing ns/x", background)
+		w.expect("the owners are gone", "b<a c<a<e d<a<x e")
+		close(seen)
+		w.settle()
+		w.expect("in the end", "b c<e e")
+	}, obj("Thing ns/a"), obj("Thing ns/e"), obj("Thing ns/x"))
+}
+
+// late is a watch whose events come once seen is closed.
+type late struct {
+	watch.Interface
+	seen <-chan struct{}
+}
+
+func (l late) ResultChan() <-chan watch.Event {
+	<-l.seen
+	return l.Interface.ResultChan()
 }
 
 // TestOrphanAfterRestart: what waited while no collector ran is seen to.
