@@ -120,7 +120,11 @@ func (c *conn) pongLocked(number uint64) {
 	}
 	c.pingNumber = 0
 	if c == c.s.firstLocked() {
-		c.s.keepalive.rtt = max(time.Since(c.pingSent), 1)
+		rtt := time.Since(c.pingSent)
+		c.s.keepalive.measured(rtt)
 		c.s.keepalive.pongReceived()
+		if rtt < minAckTimeout {
+			c.s.paths.rejoin.falseDoubts = 0 // the path is as good as others again
+		}
 	}
 }

@@ -60,7 +60,7 @@ type rejoin struct {
 	redialing   bool // redial runs
 	shortLived  int  // connections in a row that broke within minUsefulLife and carried nothing
 	movedAtLoss uint64
-	falseDoubts int // doubts in a row about connections that were alive
+	falseDoubts int // doubts in a row about connections that were alive, since a ping was answered soon
 
 	graceUntil time.Time // end of the grace after the window has passed while this process was stopped
 }

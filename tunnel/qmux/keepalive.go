@@ -24,6 +24,7 @@ type keepalive struct {
 	base      time.Duration // the interval that both ends have agreed on
 	interval  time.Duration // the present interval; base, unless the link is metered
 	rtt       time.Duration // the latest round trip; zero before the first
+	usualRTT  time.Duration // and the usual one: see measured
 	sampledAt uint64        // bytes moved when it was last measured
 
 	trial     bool          // the unanswered ping has ended a silence of a whole interval
@@ -37,7 +38,7 @@ func (p *keepalive) acceptorDelay() time.Duration { return min(p.base/5, maxAcce
 // pongTimeout is the time between the dialing end's ping, or when it was due, and the loss
 // of the connection. It is longer where the round trip is long.
 func (p *keepalive) pongTimeout() time.Duration {
-	return max(2*p.acceptorDelay(), min(4*p.rtt, 4*p.acceptorDelay()))
+	return max(2*p.acceptorDelay(), min(4*p.usualRTT, 4*p.acceptorDelay()))
 }
 
 // slowTimeout is how much longer than the interval a peer may be silent that is slow, not
@@ -58,7 +59,19 @@ func (p *keepalive) nextInterval() time.Duration {
 func (p *keepalive) announced(allowed, rtt time.Duration) {
 	p.interval = min(max(allowed, p.base), maxKeepalive)
 	if rtt > 0 {
-		p.rtt = rtt
+		p.measured(rtt)
+	}
+}
+
+// measured notes a round trip. The usual one falls at once and rises by an eighth of the
+// difference (RFC 9002, section 5.3): an answer that an outage has delayed must not make the
+// next loss take longer to find.
+func (p *keepalive) measured(rtt time.Duration) {
+	p.rtt = max(rtt, 1)
+	if p.usualRTT == 0 || p.rtt < p.usualRTT {
+		p.usualRTT = p.rtt
+	} else {
+		p.usualRTT += (p.rtt - p.usualRTT) / 8
 	}
 }
 
@@ -86,4 +99,6 @@ func (p *keepalive) restart() {
 }
 
 // reset forgets everything that was learned of a path.
-func (p *keepalive) reset() { p.interval, p.lostAfter, p.ceiling, p.rtt = p.base, 0, 0, 0 }
+func (p *keepalive) reset() {
+	p.interval, p.lostAfter, p.ceiling, p.rtt, p.usualRTT = p.base, 0, 0, 0, 0
+}

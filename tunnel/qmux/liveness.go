@@ -57,7 +57,7 @@ func (s *Session) watchLocked(now time.Time) { s.scheduleLocked(now.Add(s.ackTim
 
 // ackTimeoutLocked is how long the peer may owe an acknowledgement.
 func (s *Session) ackTimeoutLocked() time.Duration {
-	return min(max(minAckTimeout, 4*s.keepalive.rtt)<<s.paths.rejoin.falseDoubts, maxAckTimeout)
+	return min(max(minAckTimeout, 4*s.keepalive.usualRTT)<<s.paths.rejoin.falseDoubts, maxAckTimeout)
 }
 
 // dueLocked says whether a time has passed, and clears it then. Else it schedules tick.

@@ -273,7 +273,8 @@ func (s *Session) attachLocked(c *conn, insteadOf uint64) {
 	if c == s.conns[0] {
 		s.keepalive.restart()
 		if c.joinRTT > 0 {
-			s.keepalive.rtt = c.joinRTT // an estimate, until the ping is answered
+			s.keepalive.usualRTT = 0 // this may be another path
+			s.keepalive.measured(c.joinRTT)
 		}
 		c.control.ping = true
 	}

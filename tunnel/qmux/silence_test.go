@@ -118,6 +118,54 @@ func TestForgetfulPath(t *testing.T) {
 	}
 }
 
+// An outage that a connection survives does not make the next loss take longer to find.
+func TestOutageIsForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork(tunnel.Options{})
+		d, a := n.pair(t, tunnel.Options{})
+		near, far := opened(t, d, a)
+		first := n.near[0]
+		n.set(func() { n.down = errNoWay })
+		first.Stall(true)
+		says(t, near, "late")
+		time.Sleep(7 * time.Second)
+		n.set(func() { n.down = nil })
+		first.Stall(false)
+		hears(t, far, "late")
+		time.Sleep(30 * time.Second)
+		if made := n.made(); made != 1 {
+			t.Fatalf("%d connections: it did not survive", made)
+		}
+		n.stall()
+		if took := goesOn(t, near, far); took > 2*minAckTimeout {
+			t.Errorf("a loss was found after %v", took)
+		}
+		n.close(t, d, a)
+	})
+}
+
+// A round trip that an outage has delayed is no measure of the path.
+func TestUsualRTT(t *testing.T) {
+	p := keepalive{base: tunnel.DefaultKeepalive}
+	for i, step := range []struct{ rtt, usual time.Duration }{
+		{time.Second, time.Second},
+		{50 * time.Millisecond, 50 * time.Millisecond},
+		{4050 * time.Millisecond, 550 * time.Millisecond},
+		{50 * time.Millisecond, 50 * time.Millisecond},
+		{130 * time.Millisecond, 60 * time.Millisecond},
+	} {
+		if p.measured(step.rtt); p.rtt != step.rtt || p.usualRTT != step.usual {
+			t.Errorf("step %d: %v, usually %v", i, p.rtt, p.usualRTT)
+		}
+	}
+	for range 40 {
+		p.measured(2 * time.Second)
+	}
+	if p.usualRTT < 1900*time.Millisecond {
+		t.Errorf("a path that has become slower: usually %v", p.usualRTT)
+	}
+}
+
 // A network that was down teaches nothing.
 func TestOutageTeachesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
