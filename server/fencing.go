@@ -191,8 +191,8 @@ func (r *registry) learn(o *Observation) []*member {
 }
 
 // Learn merges another server's observation of a node: an instance that was superseded
-// there is superseded here. The servers' clocks decide which instance is the latest. Dials
-// that wait for the node retry. An Observation with only a node name means that the other
+// there is superseded here. Otherwise the latest to connect is preferred; the times in o are
+// of this server's clock. Dials that wait for the node retry. An Observation with only a node name means that the other
 // server has no record of it.
 func (h *Hub) Learn(o *Observation) {
 	h.registry.wake(o.Node)

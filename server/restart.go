@@ -38,7 +38,7 @@ func (h *Hub) expected(node string) bool {
 }
 
 // Expected reports whether a node without a session at the server that sent o may reconnect
-// soon, because its agent announced recently, by that server's clock, that it leaves.
+// soon, because its agent announced recently that it leaves.
 func (h *Hub) Expected(o *Observation) bool {
 	return o.State == Detached && o.Cause == Left && time.Since(o.At) < h.config.RestartPatience
 }

@@ -22,6 +22,8 @@ const maxLine = 4 << 20
 // A message is one line of JSON on the stream of sessions. Messages up to the first
 // complete one have all current and past sessions, later ones the changes.
 type message struct {
+	// Now is the sender's clock. Older servers do not send it.
+	Now      time.Time            `json:"now,omitzero"`
 	Nodes    []server.Observation `json:"nodes,omitempty"`
 	Gone     []string             `json:"gone,omitempty"` // forgotten
 	Complete bool                 `json:"complete,omitempty"`
@@ -31,7 +33,8 @@ type message struct {
 	Evictions *Evictions `json:"evictions,omitempty"`
 }
 
-// A link is the connection to one other server. Peers.mu guards the fields below.
+// A link is the connection to one other server. Peers.mu guards the fields below unless they
+// say otherwise.
 type link struct {
 	peers *Peers
 	peer  Peer
@@ -42,6 +45,8 @@ type link struct {
 	samples  map[string]Sample // the latest ones, of nodes
 
 	evictions Evictions // the latest
+
+	ahead time.Duration // of the other server's clock, if translated; owned by the goroutine that hears
 }
 
 // keep keeps a session until ctx is done. It makes new ones until dialing is done, which
@@ -115,6 +120,7 @@ func (l *link) hear(s tunnel.Session, st tunnel.Stream) error {
 		if err := json.Unmarshal(in.Bytes(), &m); err != nil {
 			return fmt.Errorf("what it tells of its sessions makes no sense: %w", err)
 		}
+		l.translate(&m)
 		var changed []string
 		if whole != nil {
 			apply(whole, &m)
@@ -129,6 +135,39 @@ func (l *link) hear(s tunnel.Session, st tunnel.Stream) error {
 		}
 		l.peers.learn(changed)
 		l.peers.tell(changed)
+	}
+}
+
+// translate replaces the times in m by those of this server's clock, so that times of several
+// servers can be compared, if the two clocks differ by more than a message can be late.
+func (l *link) translate(m *message) {
+	ahead := time.Until(m.Now)
+	if m.Now.IsZero() || ahead.Abs() <= stalled {
+		l.ahead = 0
+		return
+	}
+	if l.ahead == 0 {
+		l.peers.log.Warn("the clock of another server differs from this one's: set them", "server", l.peer.ID, "ahead", ahead.Round(time.Second))
+	}
+	l.ahead = ahead
+	back := func(all ...*time.Time) {
+		for _, t := range all {
+			if !t.IsZero() {
+				*t = t.Add(-ahead)
+			}
+		}
+	}
+	for i := range m.Nodes {
+		o := &m.Nodes[i]
+		back(&o.Connected, &o.At, &o.Heard)
+		for j := range o.Changes {
+			back(&o.Changes[j].At, &o.Changes[j].Heard)
+		}
+	}
+	if m.Evictions != nil {
+		for i := range m.Evictions.Frozen {
+			back(&m.Evictions.Frozen[i].Until)
+		}
 	}
 }
 

@@ -181,6 +181,7 @@ func (v *visit) tell(ctx context.Context, r *tunnel.Request) {
 		if ctx.Err() != nil {
 			return
 		}
+		m.Now = time.Now()
 		werr := errors.Join(st.SetWriteDeadline(time.Now().Add(stalled)), out.Encode(m))
 		if werr != nil {
 			cancel(werr)

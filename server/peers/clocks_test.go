@@ -1,0 +1,97 @@
+// Tests of servers whose clocks differ.
+
+package peers
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hawser-project/hawser/server"
+	"github.com/hawser-project/hawser/tunnel"
+)
+
+// An announced is a stream of sessions.
+type announced struct{ net.Conn }
+
+func (announced) CloseWrite() error { return nil }
+
+// announce has l hear what another server's clock and sessions are, and waits until all is
+// applied.
+func announce(t *testing.T, l *link, m message) {
+	t.Helper()
+	near, far := net.Pipe()
+	heard := make(chan error, 1)
+	go func() { heard <- l.hear(struct{ tunnel.Session }{}, announced{near}) }()
+	m.Complete = true
+	if err := json.NewEncoder(far).Encode(m); err != nil {
+		t.Fatal(err)
+	}
+	_ = far.Close()
+	<-heard // fails, since the stream has ended
+}
+
+// TestClocksDiffer: which of two agents came later does not depend on whether the clocks of
+// the servers to which they came agree.
+func TestClocksDiffer(t *testing.T) {
+	for name, ahead := range map[string]time.Duration{"an hour ahead": time.Hour, "an hour behind": -time.Hour, "the same": 0} {
+		t.Run(name, func(t *testing.T) {
+			f := newFleet(t, "a")
+			a := f.servers["a"]
+			ended, err := a.joinAs("n", 1, echo)
+			if err != nil {
+				t.Fatal(err)
+			}
+			a.await(func() bool { _, ok := a.hub.Session("n"); return ok })
+			var log bytes.Buffer
+			a.peers.log = slog.New(slog.NewTextHandler(&log, nil))
+			l := a.peers.link(Peer{ID: "b"})
+			defer func() { // it has no goroutine to end
+				a.peers.mu.Lock()
+				defer a.peers.mu.Unlock()
+				delete(a.peers.links, "b")
+			}()
+			say := func(instance uint64, connected time.Time) {
+				o := server.Observation{Node: "n", Instance: instance, Connected: connected.Add(ahead)}
+				o.Change = server.Change{Number: 1, At: connected.Add(ahead), Heard: connected.Add(ahead), State: server.Attached}
+				o.Changes = []server.Change{o.Change}
+				announce(t, l, message{Now: time.Now().Add(ahead), Nodes: []server.Observation{o}})
+			}
+			before := time.Now().Add(-time.Minute)
+			say(2, before)
+			if _, ok := a.hub.Session("n"); !ok {
+				t.Fatal("an agent that came before takes over")
+			}
+			select {
+			case err := <-ended:
+				t.Fatalf("an agent that came before takes over: %v", err)
+			default:
+			}
+			a.peers.mu.Lock()
+			got := l.nodes["n"]
+			a.peers.mu.Unlock()
+			for what, at := range map[string]time.Time{"connected": got.Connected, "changed": got.At, "heard": got.Heard, "first": got.Changes[0].At} {
+				if d := at.Sub(before).Abs(); d > 30*time.Second {
+					t.Errorf("%s off by %v", what, d)
+				}
+			}
+			if n, want := strings.Count(log.String(), "clock of another server"), min(1, int(ahead.Abs())); n != want {
+				t.Errorf("said %d times, want %d: %s", n, want, log.String())
+			}
+			say(3, time.Now())
+			select {
+			case err := <-ended:
+				if !errors.Is(err, tunnel.Replaced) {
+					t.Fatalf("the session ended with %v", err)
+				}
+			case <-time.After(5 * time.Second):
+				t.Fatal("an agent that came later does not take over")
+			}
+		})
+	}
+}
