@@ -20,8 +20,11 @@ import (
 )
 
 const (
-	// maxAPIConns is how many connections the port takes at a time.
+	// maxAPIConns is how many connections the port has at a time. Above that a new one
+	// replaces the oldest one of the user that has most.
 	maxAPIConns = 256
+	// maxReplaced is how many connections that were replaced may not have ended yet.
+	maxReplaced = 64
 	// acceptPause is how long the port rests when the process is out of file descriptors.
 	acceptPause = 100 * time.Millisecond
 )
@@ -59,7 +62,8 @@ func listenAt(ctx context.Context, flag, addr string) (net.Listener, error) {
 }
 
 // An apiPort joins each connection of its listener to a stream to the API server. TLS
-// is between its client and the API server.
+// is between its client and the API server, so the port cannot know who is entitled. It
+// knows the user of each connection: none keeps others out.
 type apiPort struct {
 	listener net.Listener // its own
 	// dial connects to the API server. It bounds how long it waits for the tunnel.
@@ -75,7 +79,7 @@ func (p *apiPort) run(ctx context.Context) error {
 	defer stop()
 	var group sync.WaitGroup
 	defer group.Wait()
-	places := make(chan struct{}, maxAPIConns)
+	places, all := strangers.NewPending(maxAPIConns), make(chan struct{}, maxAPIConns+maxReplaced)
 	for {
 		c, err := p.listener.Accept()
 		switch {
@@ -95,16 +99,34 @@ func (p *apiPort) run(ctx context.Context) error {
 			return fmt.Errorf("accept on %s: %w", p.listener.Addr(), err)
 		}
 		select {
-		case places <- struct{}{}:
-			group.Go(func() {
-				defer func() { <-places }()
-				p.serve(ctx, c)
-			})
-		default:
-			p.tell("too many connections, closing the newest", fmt.Errorf("%d are open", maxAPIConns))
-			_ = tunnel.Abort(c)
+		case all <- struct{}{}: // those that were replaced end soon
+		case <-ctx.Done():
+			_ = c.Close()
+			return nil
 		}
+		lost := places.Lost()
+		served, cancel := context.WithCancel(ctx)
+		leave := places.EnterFrom(strangers.LocalSource(c), seated{c, cancel})
+		if places.Lost() > lost {
+			p.tell("too many connections, closing the oldest of the user that has most", fmt.Errorf("%d are open", maxAPIConns))
+		}
+		group.Go(func() {
+			defer func() { leave(); cancel(); <-all }()
+			p.serve(served, c)
+		})
 	}
+}
+
+// A seated connection is one with a place.
+type seated struct {
+	net.Conn
+	cancel context.CancelFunc
+}
+
+// Abort implements tunnel.Aborter.
+func (s seated) Abort() error {
+	s.cancel() // its dial, too
+	return tunnel.Abort(s.Conn)
 }
 
 // serve joins one connection to the API server.

@@ -123,27 +123,55 @@ func TestAPIPortWithoutTunnel(t *testing.T) {
 	}
 }
 
-// There are so many connections and no more.
+// There are so many connections and no more: another one replaces the oldest, so that who
+// holds all of them keeps nobody out.
 func TestAPIPortIsBounded(t *testing.T) {
-	inside := make(chan struct{}, maxAPIConns)
+	inside := make(chan net.Conn, maxAPIConns)
+	at, _ := serveAPI(t, func(context.Context, string, string) (net.Conn, error) {
+		near, far := net.Pipe()
+		inside <- far
+		return near, nil
+	})
+	var held []*net.TCPConn
+	for range maxAPIConns {
+		held = append(held, dialTCP(t, at))
+		defer (<-inside).Close()
+	}
+	c := dialTCP(t, at)
+	s := <-inside
+	defer s.Close()
+	if _, err := io.WriteString(c, "question"); err != nil {
+		t.Fatal(err)
+	}
+	if b := make([]byte, 8); true {
+		if _, err := io.ReadFull(s, b); err != nil || string(b) != "question" {
+			t.Errorf("the API server got %q, %v", b, err)
+		}
+	}
+	if _, err := held[0].Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("the oldest: %v, want a reset", err)
+	}
+	if _, err := io.WriteString(held[1], "x"); err != nil {
+		t.Errorf("the next: %v", err)
+	}
+}
+
+// While the tunnel is away, a connection that is replaced waits for it no longer.
+func TestAPIPortReplacesWaiting(t *testing.T) {
+	dialing, ended := make(chan struct{}, maxAPIConns), make(chan struct{}, maxAPIConns)
 	at, _ := serveAPI(t, func(ctx context.Context, _, _ string) (net.Conn, error) {
-		inside <- struct{}{}
+		dialing <- struct{}{}
 		<-ctx.Done()
+		ended <- struct{}{}
 		return nil, context.Cause(ctx)
 	})
 	for range maxAPIConns {
 		dialTCP(t, at)
-		<-inside
+		<-dialing
 	}
-	c, err := new(net.Dialer).DialContext(t.Context(), "tcp", at)
-	if err == nil {
-		defer c.Close()
-		if err := c.SetDeadline(time.Now().Add(time.Minute)); err != nil {
-			t.Fatal(err)
-		}
-		_, err = c.Read(make([]byte, 1))
-	}
-	if !errors.Is(err, syscall.ECONNRESET) {
-		t.Errorf("one too many: %v, want a reset", err)
+	for range 2 * maxReplaced {
+		dialTCP(t, at)
+		<-dialing
+		<-ended
 	}
 }

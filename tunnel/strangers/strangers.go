@@ -2,8 +2,8 @@
 // connections they hold (Pending), how many of them one address has (SourceCounts), and how
 // many log lines they cause (LogLimiter).
 //
-// Its mental model: one address can never keep others out, but it may use every place that
-// nobody else wants.
+// Its mental model: one address, or one user of this machine (LocalSource), can never keep
+// others out, but it may use every place that nobody else wants.
 package strangers
 
 import (
@@ -17,8 +17,21 @@ import (
 )
 
 // A Source is an IPv4 address, or an IPv6 /64, since one host may have all of that.
-// Addresses of other kinds are one source together.
-type Source struct{ prefix netip.Prefix }
+// Addresses of other kinds are one source together. Of LocalSource it is a user.
+type Source struct {
+	prefix netip.Prefix
+	user   uint32
+	local  bool
+}
+
+// LocalSource is the user whose process on this machine made the TCP connection c, where the
+// system says who that is. Otherwise it is SourceOf the remote address.
+func LocalSource(c net.Conn) Source {
+	if uid, known := userOf(c); known {
+		return Source{user: uid, local: true}
+	}
+	return SourceOf(c.RemoteAddr())
+}
 
 // SourceOf is the source of a remote address.
 func SourceOf(a net.Addr) Source {
@@ -32,7 +45,7 @@ func SourceOf(a net.Addr) Source {
 		bits = 32
 	}
 	p, _ := ip.Prefix(bits) // zero of no address at all
-	return Source{p}
+	return Source{prefix: p}
 }
 
 // A SourceCounts counts connections by source, and chooses which source gives up a place
@@ -106,7 +119,12 @@ func NewPendingFor(limit int, patience time.Duration) *Pending {
 // aborted. After Close every connection loses it at once. With NewPendingFor leave is nil if
 // there is no place for c.
 func (p *Pending) Enter(c net.Conn) (leave func()) {
-	s := &pendingConn{conn: c, source: SourceOf(c.RemoteAddr())}
+	return p.EnterFrom(SourceOf(c.RemoteAddr()), c)
+}
+
+// EnterFrom is Enter of a connection from a source that the caller knows.
+func (p *Pending) EnterFrom(source Source, c net.Conn) (leave func()) {
+	s := &pendingConn{conn: c, source: source}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	s.since = time.Now() // with the mutex held, so that conns stays in order
