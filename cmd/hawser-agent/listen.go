@@ -105,28 +105,15 @@ func (p *apiPort) run(ctx context.Context) error {
 			return nil
 		}
 		lost := places.Lost()
-		served, cancel := context.WithCancel(ctx)
-		leave := places.EnterFrom(strangers.LocalSource(c), seated{c, cancel})
+		held, leave := places.Hold(ctx, strangers.LocalSource(c), c)
 		if places.Lost() > lost {
 			p.tell("too many connections, closing the oldest of the user that has most", fmt.Errorf("%d are open", maxAPIConns))
 		}
 		group.Go(func() {
-			defer func() { leave(); cancel(); <-all }()
-			p.serve(served, c)
+			defer func() { leave(); <-all }()
+			p.serve(held, c)
 		})
 	}
-}
-
-// A seated connection is one with a place.
-type seated struct {
-	net.Conn
-	cancel context.CancelFunc
-}
-
-// Abort implements tunnel.Aborter.
-func (s seated) Abort() error {
-	s.cancel() // its dial, too
-	return tunnel.Abort(s.Conn)
 }
 
 // serve joins one connection to the API server.

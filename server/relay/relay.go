@@ -111,9 +111,10 @@ func (r *Relay) Run(ctx context.Context, l net.Listener) error {
 		if err != nil {
 			return fmt.Errorf("relay: %w", err)
 		}
+		held, leave := r.pending.Hold(ctx, strangers.SourceOf(c.RemoteAddr()), c)
 		wg.Go(func() {
-			defer r.pending.Enter(c)()
-			r.join(ctx, c)
+			defer leave()
+			r.join(held, c)
 		})
 	}
 	<-ctx.Done()
@@ -128,7 +129,7 @@ func (r *Relay) join(ctx context.Context, c net.Conn) {
 	if err != nil {
 		_ = tunnel.Abort(c) // a reset is all that the client sees
 		r.metrics.failed.Inc()
-		if more, ok := r.sparse.Allow(r.cfg.Addr); ok && ctx.Err() == nil {
+		if more, ok := r.sparse.Allow(r.cfg.Addr); ok && ctx.Err() == nil { // else it was replaced, or the relay ends
 			r.cfg.Log.Warn("the API server cannot be reached for those who connect through the tunnel's port", "address", r.cfg.Addr, "err", err, "others", more)
 		}
 		return

@@ -202,3 +202,31 @@ func TestEnds(t *testing.T) {
 		t.Fatal("it has not ended")
 	}
 }
+
+// TestReplacedWhileDialing: a connection that is replaced while the API server does not answer
+// waits for it no longer, so that who opens many holds no more than there may be.
+func TestReplacedWhileDialing(t *testing.T) {
+	dialing, ended := make(chan struct{}), make(chan struct{}, 10)
+	_, addr, _ := start(t, Config{
+		Addr: "192.0.2.1:443", Limit: 2,
+		Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			dialing <- struct{}{}
+			<-ctx.Done()
+			ended <- struct{}{}
+			return nil, context.Cause(ctx)
+		},
+		DialTimeout: time.Hour,
+	})
+	for i := range 10 {
+		dial(t, addr)
+		<-dialing
+		if i < 2 {
+			continue
+		}
+		select {
+		case <-ended:
+		case <-time.After(10 * time.Second):
+			t.Fatalf("%d dials go on", i+1)
+		}
+	}
+}

@@ -7,6 +7,7 @@
 package strangers
 
 import (
+	"context"
 	"net"
 	"net/netip"
 	"slices"
@@ -119,11 +120,30 @@ func NewPendingFor(limit int, patience time.Duration) *Pending {
 // aborted. After Close every connection loses it at once. With NewPendingFor leave is nil if
 // there is no place for c.
 func (p *Pending) Enter(c net.Conn) (leave func()) {
-	return p.EnterFrom(SourceOf(c.RemoteAddr()), c)
+	return p.enter(SourceOf(c.RemoteAddr()), c)
 }
 
-// EnterFrom is Enter of a connection from a source that the caller knows.
-func (p *Pending) EnterFrom(source Source, c net.Conn) (leave func()) {
+// Hold is Enter of a connection from a source that the caller knows. The context is done
+// when the connection loses its place or leaves it. It is for a Pending of NewPending.
+func (p *Pending) Hold(ctx context.Context, source Source, c net.Conn) (held context.Context, leave func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	out := p.enter(source, holding{c, cancel})
+	return ctx, func() { out(); cancel() }
+}
+
+// A holding connection ends a context when it is aborted.
+type holding struct {
+	net.Conn
+	cancel context.CancelFunc
+}
+
+// Abort implements tunnel.Aborter.
+func (h holding) Abort() error {
+	h.cancel()
+	return tunnel.Abort(h.Conn)
+}
+
+func (p *Pending) enter(source Source, c net.Conn) (leave func()) {
 	s := &pendingConn{conn: c, source: source}
 	p.mu.Lock()
 	defer p.mu.Unlock()
