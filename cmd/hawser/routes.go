@@ -20,6 +20,14 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"github.com/hawser-project/hawser/controlplane/nodeipam"
+	"github.com/hawser-project/hawser/tunnel/strangers"
+)
+
+const (
+	// maxAddresses bounds the addresses of a node, which it writes itself, that are looked at.
+	maxAddresses = 256
+	// maxNamed bounds those that make no route and are named in a log line.
+	maxNamed = 8
 )
 
 // A routePolicy decides which routes a Node object makes. What a node says of
@@ -37,6 +45,8 @@ type routePolicy struct {
 	refused  prometheus.Counter
 	events   record.EventRecorder // nil means none
 	log      *slog.Logger
+
+	said strangers.LogLimiter // of addresses: a node may say other ones each time
 
 	mu   sync.Mutex
 	told map[string]refusals // guarded by mu: by node, what has been told
@@ -89,7 +99,7 @@ func (p *routePolicy) record(ctx context.Context, client kubernetes.Interface) {
 func (p *routePolicy) of(n *corev1.Node) []netip.Prefix {
 	var out []netip.Prefix
 	var bad, badRanges []string
-	for _, a := range n.Status.Addresses {
+	for _, a := range n.Status.Addresses[:min(len(n.Status.Addresses), maxAddresses)] {
 		ip, err := netip.ParseAddr(a.Address)
 		if err != nil {
 			continue // a name
@@ -156,7 +166,8 @@ func (p *routePolicy) podRange(c netip.Prefix) string {
 	return ""
 }
 
-// tell counts and logs what makes no route, once until it changes. Of ranges an event tells,
+// tell counts and logs what makes no route, once until it changes, and for each node once a
+// minute at most. Of ranges an event tells,
 // too: no node writes them, and so none makes events by it.
 func (p *routePolicy) tell(n *corev1.Node, addresses, ranges []string) {
 	node, bad := n.Name, slices.Concat(addresses, ranges)
@@ -171,7 +182,10 @@ func (p *routePolicy) tell(n *corev1.Node, addresses, ranges []string) {
 	p.mu.Unlock()
 	if now.all != "" && now != was {
 		p.refused.Add(float64(len(bad)))
-		p.log.Warn("a node has addresses that make no route; dial ADDRESS%NODE, or have the node say other ones (--node-ip)", "node", node, "refused", now.all)
+		if _, ok := p.said.Allow(node); ok {
+			p.log.Warn("a node has addresses that make no route; dial ADDRESS%NODE, or have the node say other ones (--node-ip)",
+				"node", node, "refused", strings.Join(bad[:min(len(bad), maxNamed)], ", "), "more", max(0, len(bad)-maxNamed))
+		}
 	}
 	if p.events != nil && now.ranges != "" && now.ranges != was.ranges {
 		p.events.Eventf(n, corev1.EventTypeWarning, "RouteRefused", "The hub does not lead to podCIDRs of this node: %s", now.ranges)

@@ -29,6 +29,34 @@ func claimant(addresses, ranges []string) *corev1.Node {
 	return n
 }
 
+// TestRoutesOfManyClaims: a node that claims very many addresses, and others each time, costs
+// the hub neither routes nor lines of its log without end.
+func TestRoutesOfManyClaims(t *testing.T) {
+	var log bytes.Buffer
+	p, err := newRoutePolicy(&serverOptions{services: netip.MustParsePrefix("10.96.0.0/12")}, prometheus.NewRegistry(), slog.New(slog.NewTextHandler(&log, nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	claims := func(format string, from int) *corev1.Node {
+		var all []string
+		for i := range 20_000 {
+			all = append(all, fmt.Sprintf(format, i/256, (i+from)%256))
+		}
+		return claimant(all, nil)
+	}
+	if got := p.of(claims("192.168.%d.%d", 0)); len(got) != maxAddresses {
+		t.Errorf("%d routes of one node", len(got))
+	}
+	for i := range 100 {
+		if got := p.of(claims("10.96.%d.%d", i)); len(got) != 0 {
+			t.Fatalf("%d routes to services", len(got))
+		}
+	}
+	if lines := strings.Count(log.String(), "\n"); lines == 0 || lines > 2 || log.Len() > 4<<10 {
+		t.Errorf("%d lines with %d bytes in the log", lines, log.Len())
+	}
+}
+
 // TestRoutesOfClaims: which claims make a route, with and without --cluster-cidr.
 func TestRoutesOfClaims(t *testing.T) {
 	const clusters = "10.244.0.0/16, fd00:10::/56"
