@@ -35,8 +35,9 @@ const (
 	hookName = "hook.default.svc"
 )
 
-// serveReviews is a webhook that refuses objects whose names begin with "bad". After
-// the line that says where it listens it prints its certificate.
+// serveReviews is a webhook that refuses objects whose names begin with "bad". To a GET it
+// answers as an API without resources. After the line that says where it listens it prints its
+// certificate.
 func serveReviews(addr string) error {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -53,6 +54,11 @@ func serveReviews(addr string) error {
 	}
 	fmt.Printf("listening on %s\n%s", l.Addr(), pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
 	return http.Serve(l, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodGet {
+			w.Header().Set("Content-Type", "application/json")
+			_, _ = fmt.Fprint(w, `{"kind":"APIResourceList","apiVersion":"v1","resources":[]}`)
+			return
+		}
 		var review admissionreviewv1.AdmissionReview
 		if err := json.NewDecoder(r.Body).Decode(&review); err != nil || review.Request == nil {
 			http.Error(w, fmt.Sprint("no review: ", err), http.StatusBadRequest)
