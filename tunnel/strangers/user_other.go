@@ -1,3 +1,5 @@
+// Systems that do not say whose a loopback connection is.
+
 //go:build !linux
 
 package strangers
