@@ -128,8 +128,11 @@ func (r *Relay) join(ctx context.Context, c net.Conn) {
 	cancel()
 	if err != nil {
 		_ = tunnel.Abort(c) // a reset is all that the client sees
+		if ctx.Err() != nil {
+			return // it was replaced, or the relay ends
+		}
 		r.metrics.failed.Inc()
-		if more, ok := r.sparse.Allow(r.cfg.Addr); ok && ctx.Err() == nil { // else it was replaced, or the relay ends
+		if more, ok := r.sparse.Allow(r.cfg.Addr); ok {
 			r.cfg.Log.Warn("the API server cannot be reached for those who connect through the tunnel's port", "address", r.cfg.Addr, "err", err, "others", more)
 		}
 		return
