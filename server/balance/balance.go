@@ -207,25 +207,13 @@ func (b *Balancer) accept(l *listening) {
 		b.serving.Add(1)
 		b.wg.Go(func() {
 			defer b.serving.Add(-1)
-			ctx, end := context.WithCancel(l.cut)
-			defer end()
-			defer b.pending.Enter(&client{c, end})()
+			// Being replaced ends all work for it: while its target does not read, nothing reads
+			// from the client and would notice.
+			ctx, leave := b.pending.Hold(l.cut, strangers.SourceOf(c.RemoteAddr()), c)
+			defer leave()
 			b.serve(ctx, l, f, c)
 		})
 	}
-}
-
-// A client is a connection that may be replaced. Then its context ends all work for it:
-// while its target does not read, nothing reads from the client and would notice.
-type client struct {
-	net.Conn
-	end context.CancelFunc
-}
-
-// Abort implements tunnel.Aborter.
-func (c *client) Abort() error {
-	c.end()
-	return tunnel.Abort(c.Conn)
 }
 
 // serves reports whether a client may connect.
