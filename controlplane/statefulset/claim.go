@@ -9,12 +9,15 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/client-go/tools/cache"
 
 	"github.com/hawser-project/hawser/controlplane/loop"
 )
@@ -48,8 +51,8 @@ func ofPod(name string) func(metav1.OwnerReference) bool {
 	return func(r metav1.OwnerReference) bool { return r.Kind == "Pod" && r.Name == name }
 }
 
-// claim makes the claims of an ordinal that has no pod, as far as there are none. It fails
-// with errStale as long as one is to be collected.
+// claim makes the claims of an ordinal whose pod does not run, as far as there are none. It
+// fails with errStale as long as one is to be collected.
 func (c *Controller) claim(ctx context.Context, set *appsv1.StatefulSet, ordinal int) error {
 	for i := range set.Spec.VolumeClaimTemplates {
 		t := &set.Spec.VolumeClaimTemplates[i]
@@ -84,6 +87,28 @@ func (c *Controller) claim(ctx context.Context, set *appsv1.StatefulSet, ordinal
 		}
 	}
 	return nil
+}
+
+// claimants returns the keys of the StatefulSets that may have a claim of that key.
+func (c *Controller) claimants(key string) (keys []string) {
+	ns, claim, err := cache.SplitMetaNamespaceKey(key)
+	if err != nil {
+		return nil
+	}
+	sets, err := c.sets.StatefulSets(ns).List(labels.Everything())
+	if err != nil {
+		return nil
+	}
+	for _, s := range sets {
+		if slices.ContainsFunc(s.Spec.VolumeClaimTemplates, func(t corev1.PersistentVolumeClaim) bool {
+			pod, ok := strings.CutPrefix(claim, t.Name+"-")
+			_, is := ordinal(s.Name, pod)
+			return ok && is
+		}) {
+			keys = append(keys, ns+"/"+s.Name)
+		}
+	}
+	return keys
 }
 
 // deletesWith tells whether the claims of set go with it.

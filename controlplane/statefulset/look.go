@@ -38,6 +38,7 @@ type look struct {
 	excess []*corev1.Pod // of other ordinals, the last one first
 
 	missing  []int // ordinals that are to get a pod
+	pending  []int // ordinals whose pod does not run yet and may miss a claim
 	removals []removal
 	again    time.Duration // when time alone will have changed something; zero for never
 }
@@ -150,7 +151,8 @@ func (l *look) clear() (old bool) {
 	return old
 }
 
-// fill makes the pods that are missing. It tells whether others have to wait for that.
+// fill makes the pods that are missing, and the claims that those miss which do not run yet.
+// It tells whether others have to wait for that.
 func (l *look) fill(wait func(ordinal int) time.Duration) (hold bool) {
 	for _, s := range l.slots {
 		switch {
@@ -167,6 +169,8 @@ func (l *look) fill(wait func(ordinal int) time.Duration) (hold bool) {
 			}
 		case l.available(s.pod):
 			continue
+		case s.pod.Status.Phase != corev1.PodRunning && s.pod.DeletionTimestamp == nil:
+			l.pending = append(l.pending, s.ordinal)
 		}
 		if l.ordered() {
 			return true

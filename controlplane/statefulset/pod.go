@@ -64,6 +64,11 @@ func (c *Controller) act(ctx context.Context, o children.Owner, l *look) error {
 			return err
 		}
 	}
+	for _, n := range l.pending[:min(len(l.pending), children.MaxWrites)] {
+		if err := c.claim(ctx, l.set, n); err != nil {
+			return loop.Quiet(err)
+		}
+	}
 	for _, n := range l.missing[:min(len(l.missing), children.MaxWrites)] {
 		if err := c.create(ctx, o, l, n); err != nil {
 			return err

@@ -76,6 +76,7 @@ type Controller struct {
 	sets    appslisters.StatefulSetLister
 	inf     cache.SharedIndexInformer
 	claims  corelisters.PersistentVolumeClaimLister
+	claimed cache.SharedIndexInformer // the claims
 	pods    *children.Pods
 	history *revision.History
 	pauses  *children.Pauses
@@ -89,9 +90,9 @@ func New(client kubernetes.Interface, f informers.SharedInformerFactory, c Confi
 	loop.Default(&c.MinBackoff, DefaultMinBackoff)
 	loop.Default(&c.MaxBackoff, max(DefaultMaxBackoff, c.MinBackoff))
 	c.Events = loop.Recorder(c.Events)
-	sets := f.Apps().V1().StatefulSets()
+	sets, claims := f.Apps().V1().StatefulSets(), f.Core().V1().PersistentVolumeClaims()
 	ctl := &Controller{
-		cfg: c, client: client, sets: sets.Lister(), inf: sets.Informer(), claims: f.Core().V1().PersistentVolumeClaims().Lister(),
+		cfg: c, client: client, sets: sets.Lister(), inf: sets.Informer(), claims: claims.Lister(), claimed: claims.Informer(),
 		pauses: children.NewPauses(c.MinBackoff, c.MaxBackoff),
 	}
 	ctl.log = loop.Logger(c.Log, ctl.Name())
@@ -122,6 +123,13 @@ func (c *Controller) Run(ctx context.Context) error {
 	var watches loop.Watches
 	watches.Add(loop.Watch(c.inf, q.Add))
 	watches.Add(c.pods.Watch(q.Add, func(p *corev1.Pod) []string { return c.matching(p) }))
+	watches.Add(loop.Handle(c.claimed, cache.ResourceEventHandlerFuncs{DeleteFunc: func(claim any) {
+		if key, bad := cache.DeletionHandlingMetaNamespaceKeyFunc(claim); bad == nil {
+			for _, set := range c.claimants(key) {
+				q.Add(set)
+			}
+		}
+	}}))
 	watches.Add(c.history.Watch(q.Add, func(r *revision.Revision) []string { return c.matching(r) }))
 	stop, err := watches.All()
 	if err != nil {

@@ -438,6 +438,25 @@ func TestClaims(t *testing.T) {
 	}, set(claiming(keep, keep)))
 }
 
+// TestDeletedClaim: a claim that is deleted while the pod does not run yet is made again; that of
+// a pod that runs is not.
+func TestDeletedClaim(t *testing.T) {
+	const keep = appsv1.RetainPersistentVolumeClaimRetentionPolicyType
+	run(t, func(w *world) {
+		claims := w.Client.CoreV1().PersistentVolumeClaims("ns")
+		w.Must(claims.Delete(t.Context(), "data-s-0", metav1.DeleteOptions{}))
+		w.settle(0)
+		w.claims("0")
+		w.up(2)
+		w.claims("0 1 2")
+		for i := range 3 {
+			w.Must(claims.Delete(t.Context(), fmt.Sprintf("data-s-%d", i), metav1.DeleteOptions{}))
+		}
+		w.settle(0)
+		w.claims("2")
+	}, set(claiming(keep, keep)))
+}
+
 // TestClaimOfPodBefore: an ordinal that is wanted again waits until the claim that goes with
 // its last pod is gone, so that the claim does not go with the new one.
 func TestClaimOfPodBefore(t *testing.T) {
