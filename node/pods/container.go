@@ -68,6 +68,7 @@ func (w *worker) assemble(ctx context.Context, pod *corev1.Pod, c *corev1.Contai
 		Resources:      resourcesOf(c),
 		Security:       securityOf(pod, c, w.r.cfg.SeccompDefault),
 		OOMScoreAdj:    oomScore(pod, c, facts.Memory),
+		StopSignal:     signalNumber(stopSignal(c)),
 	}
 	if err := containerSecurity(c); err != nil {
 		return out, err

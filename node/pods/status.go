@@ -132,6 +132,9 @@ func phaseOf(s situation, in intent) corev1.PodPhase {
 
 func containerStatus(f *fact, s situation, in intent, around surroundings) corev1.ContainerStatus {
 	cs := corev1.ContainerStatus{Name: f.spec.Name, Image: f.spec.Image}
+	if s := stopSignal(f.spec); s != "" {
+		cs.StopSignal = &s
+	}
 	started := f.running() && f.started && !f.starting
 	cs.Started = &started
 	if n := f.newest; n != nil {

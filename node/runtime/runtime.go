@@ -141,6 +141,9 @@ type Container struct {
 	// proc_pid_oom_score_adj(5).
 	OOMScoreAdj int
 
+	// StopSignal is the number of the signal that Stop sends; 0 means SIGTERM.
+	StopSignal int `json:",omitempty"`
+
 	Stdin     bool // keep standard input open for attach
 	StdinOnce bool // close it after the first attach ends
 	TTY       bool
@@ -232,8 +235,8 @@ type Runtime interface {
 	// is left. If the command cannot be executed the error is a *StartError. It is an error
 	// if the attempt exists already.
 	Start(ctx context.Context, c Container) (id string, err error)
-	// Stop sends SIGTERM to the container's process group and kills it after grace; grace
-	// 0 kills at once. It returns when the container has ended, and nil if it had ended
+	// Stop sends the container's StopSignal to its process group and kills it after grace;
+	// grace 0 kills at once. It returns when the container has ended, and nil if it had ended
 	// before. If ctx is done first, Stop returns ctx's error. It may then be called again
 	// with another grace, which replaces the first.
 	Stop(ctx context.Context, id string, grace time.Duration) error

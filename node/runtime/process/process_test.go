@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/hawser-project/hawser/node/runtime"
@@ -377,6 +378,18 @@ func TestStop(t *testing.T) {
 			}
 			if err := g.Stop(g.ctx, id, 0); err != nil {
 				t.Errorf("second stop: %v", err)
+			}
+		})
+		t.Run("asked by another signal", func(t *testing.T) {
+			c := g.container("usr1", `trap 'echo usr1; exit 3' USR1; trap 'echo term; exit 4' TERM; echo ready; while :; do sleep 0.05; done`)
+			c.StopSignal = int(unix.SIGUSR1)
+			id := g.start(c)
+			g.waitLog(id, "ready")
+			if err := g.Stop(g.ctx, id, patience); err != nil {
+				t.Fatal(err)
+			}
+			if st := g.status(id); st.ExitCode != 3 || !strings.Contains(g.log(id), "usr1\n") {
+				t.Errorf("status %+v, log %q", st, g.log(id))
 			}
 		})
 		t.Run("killed", func(t *testing.T) {

@@ -3,6 +3,7 @@ package process
 // The shim: the program that supervises one container.
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -320,7 +321,7 @@ func (s *shim) onSignals(sigs <-chan os.Signal) {
 	}
 }
 
-// stop sends SIGTERM to the command and kills it after grace. Another call can only make
+// stop sends its stop signal to the command and kills it after grace. Another call can only make
 // the kill earlier.
 func (s *shim) stop(grace time.Duration) {
 	s.mu.Lock()
@@ -336,7 +337,7 @@ func (s *shim) stop(grace time.Duration) {
 	}
 	s.kill = time.AfterFunc(grace, s.reaper.killAll)
 	if first && grace > 0 {
-		s.reaper.signal(s.main.pid, unix.SIGTERM)
+		s.reaper.signal(s.main.pid, cmp.Or(syscall.Signal(s.spec.Container.StopSignal), unix.SIGTERM))
 	}
 }
 
