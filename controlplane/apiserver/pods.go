@@ -231,7 +231,7 @@ func (ephemeralStrategy) ValidateUpdate(_ context.Context, obj, old runtime.Obje
 	return validation.ValidatePodEphemeralContainersUpdate(obj.(*corev1.Pod), old.(*corev1.Pod))
 }
 
-// resizeStrategy is pods/resize: only the resources of containers are written.
+// resizeStrategy is pods/resize: only the resources of the pod and its containers are written.
 type resizeStrategy struct{ *strategy }
 
 func (resizeStrategy) AllowCreateOnUpdate(context.Context) bool { return false }
@@ -240,6 +240,7 @@ func (s resizeStrategy) PrepareForUpdate(_ context.Context, obj, old runtime.Obj
 	p, was := obj.(*corev1.Pod), old.(*corev1.Pod)
 	asked := p.Spec
 	p.Spec, p.Status = *was.Spec.DeepCopy(), was.Status
+	p.Spec.Resources = asked.Resources
 	resize(p.Spec.Containers, asked.Containers)
 	resize(p.Spec.InitContainers, asked.InitContainers)
 	s.bump(p, was)

@@ -133,6 +133,11 @@ func testQuotaOfGrowth(t *testing.T, ns string) {
 	p.Spec.Containers[0].Resources = corev1.ResourceRequirements{Requests: amounts("cpu=2"), Limits: amounts("cpu=2")}
 	_, err := pods.UpdateResize(ctx, "p", p, metav1.UpdateOptions{})
 	expectForbidden(t, err, "exceeded quota: q, requested: requests.cpu=1100m, used: requests.cpu=900m, limited: requests.cpu=1")
+	// What a pod asks for as a whole grows as well.
+	p = must(pods.Get(ctx, "p", metav1.GetOptions{}))(t)
+	p.Spec.Resources = &corev1.ResourceRequirements{Requests: amounts("cpu=1100m"), Limits: amounts("cpu=2")}
+	_, err = pods.UpdateResize(ctx, "p", p, metav1.UpdateOptions{})
+	expectForbidden(t, err, "exceeded quota: q, requested: requests.cpu=200m, used: requests.cpu=900m, limited: requests.cpu=1")
 	// A guest asks for nothing, and may not.
 	p = must(pods.Get(ctx, "p", metav1.GetOptions{}))(t)
 	p.Spec.EphemeralContainers = []corev1.EphemeralContainer{{EphemeralContainerCommon: corev1.EphemeralContainerCommon{Name: "guest", Image: "busybox"}}}

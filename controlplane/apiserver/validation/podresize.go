@@ -1,4 +1,4 @@
-// Rules for a change of what a pod's containers ask for, while they run.
+// Rules for a change of what a pod and its containers ask for, while they run.
 
 package validation
 
@@ -21,6 +21,7 @@ func ValidatePodResize(pod, old *corev1.Pod) field.ErrorList {
 	if !resizable(old) {
 		errs = append(errs, field.Forbidden(spec, "Pod running on node without support for resize"))
 	}
+	errs = append(errs, podResized(pod, old, spec.Child("resources"))...)
 	errs = append(errs, resized(pod.Spec.Containers, old.Spec.Containers, spec.Child("containers"), true)...)
 	return append(errs, resized(pod.Spec.InitContainers, old.Spec.InitContainers, spec.Child("initContainers"), false)...)
 }
@@ -28,12 +29,37 @@ func ValidatePodResize(pod, old *corev1.Pod) field.ErrorList {
 // resizable tells whether the pod's node can resize it: one that can says what a container
 // that runs has. A pod of which none runs yet can be resized.
 func resizable(pod *corev1.Pod) bool {
-	for _, s := range pod.Status.ContainerStatuses {
-		if s.State.Running != nil {
-			return s.Resources != nil
+	s := runs(pod)
+	return s == nil || s.Resources != nil
+}
+
+// runs is the status of a container of pod that runs, nil for none.
+func runs(pod *corev1.Pod) *corev1.ContainerStatus {
+	for i := range pod.Status.ContainerStatuses {
+		if s := &pod.Status.ContainerStatuses[i]; s.State.Running != nil {
+			return s
 		}
 	}
-	return true
+	return nil
+}
+
+// podResized checks the resources of the pod as a whole. A node that can change them says what
+// the pod has.
+func podResized(pod, old *corev1.Pod, p *field.Path) field.ErrorList {
+	if equal(pod.Spec.Resources, old.Spec.Resources) {
+		return nil
+	}
+	if runs(old) != nil && old.Status.Resources == nil {
+		return field.ErrorList{field.Forbidden(p, "Pod running on node without support for resize of pod-level resources")}
+	}
+	now, was := pod.Spec.Resources, old.Spec.Resources
+	if now == nil {
+		now = &corev1.ResourceRequirements{}
+	}
+	if was == nil {
+		was = &corev1.ResourceRequirements{}
+	}
+	return mutable(now, was, p)
 }
 
 // resized checks the resources of containers, which are in the same order as before. all says
@@ -48,15 +74,22 @@ func resized(list, before []corev1.Container, p *field.Path, all bool) field.Err
 			}
 			continue
 		}
-		if removed(now.Requests, was.Requests) {
-			errs = append(errs, field.Forbidden(at.Child("requests"), "resource requests cannot be removed"))
-		}
-		if removed(now.Limits, was.Limits) {
-			errs = append(errs, field.Forbidden(at.Child("limits"), "resource limits cannot be removed"))
-		}
-		if !equal(otherResources(now), otherResources(was)) {
-			errs = append(errs, field.Forbidden(at, "only cpu and memory resources are mutable"))
-		}
+		errs = append(errs, mutable(now, was, at)...)
+	}
+	return errs
+}
+
+// mutable checks that of the resources was only cpu and memory are others now, and none is left out.
+func mutable(now, was *corev1.ResourceRequirements, at *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	if removed(now.Requests, was.Requests) {
+		errs = append(errs, field.Forbidden(at.Child("requests"), "resource requests cannot be removed"))
+	}
+	if removed(now.Limits, was.Limits) {
+		errs = append(errs, field.Forbidden(at.Child("limits"), "resource limits cannot be removed"))
+	}
+	if !equal(otherResources(now), otherResources(was)) {
+		errs = append(errs, field.Forbidden(at, "only cpu and memory resources are mutable"))
 	}
 	return errs
 }
