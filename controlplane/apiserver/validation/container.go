@@ -4,7 +4,7 @@ package validation
 
 import (
 	"fmt"
-	"strings"
+	"regexp"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -274,9 +274,20 @@ func restartRules(ctr *corev1.Container, p *field.Path) field.ErrorList {
 	return errs
 }
 
-// stopSignal wants the name of a signal. Which ones there are is for the node.
-func stopSignal(s *corev1.Signal, p *field.Path) field.ErrorList {
-	if s != nil && !strings.HasPrefix(string(*s), "SIG") {
+// signalNames are those of linux.
+var signalNames = regexp.MustCompile(`^SIG(ABRT|ALRM|BUS|CHLD|CLD|CONT|FPE|HUP|ILL|INT|IO|IOT|KILL|PIPE|POLL|PROF|PWR|QUIT|SEGV|STKFLT|STOP|SYS|` +
+	`TERM|TRAP|TSTP|TTIN|TTOU|URG|USR1|USR2|VTALRM|WINCH|XCPU|XFSZ|RTMIN(\+([1-9]|1[0-5]))?|RTMAX(-([1-9]|1[0-4]))?)$`)
+
+// stopSignal wants the name of a signal that there is on the pod's operating system.
+func stopSignal(s *corev1.Signal, os *corev1.PodOS, p *field.Path) field.ErrorList {
+	switch {
+	case s == nil:
+		return nil
+	case os == nil || os.Name == "":
+		return beyondBound(field.Forbidden(p, "may only be set for containers with spec.os.name"), *s, len(*s))
+	case os.Name == corev1.Windows:
+		return oneOf(*s, p, corev1.SIGKILL, corev1.SIGTERM)
+	case !signalNames.MatchString(string(*s)):
 		return field.ErrorList{field.Invalid(p, *s, "must be the name of a signal, such as SIGTERM")}
 	}
 	return nil

@@ -135,6 +135,11 @@ func TestProbes(t *testing.T) {
 		return func(p pod) { web(p).LivenessProbe = &corev1.Probe{ProbeHandler: h, SuccessThreshold: 1} }
 	}
 	exec := corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"true"}}}
+	stops := func(os corev1.OSName, s corev1.Signal) func(pod) {
+		return func(p pod) {
+			p.Spec.OS, web(p).Lifecycle = &corev1.PodOS{Name: os}, &corev1.Lifecycle{StopSignal: &s}
+		}
+	}
 	const at = "spec.containers[0].livenessProbe"
 	mutate(t, goodPod(t), ValidatePod, []mutation[pod]{
 		{"exec", live(exec), nil},
@@ -194,9 +199,15 @@ func TestProbes(t *testing.T) {
 			web(p).Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: 31}}}
 		}, bad("spec.containers[0].lifecycle.preStop.sleep: Invalid value: 31: must be non-negative and less than terminationGracePeriodSeconds (30)")},
 		{
-			"stop signal", func(p pod) { web(p).Lifecycle = &corev1.Lifecycle{StopSignal: ptr(corev1.Signal("KILL"))} },
-			bad("spec.containers[0].lifecycle.stopSignal: Invalid value"),
+			"stop signal of no system", func(p pod) { web(p).Lifecycle = &corev1.Lifecycle{StopSignal: ptr(corev1.SIGUSR1)} },
+			bad("spec.containers[0].lifecycle.stopSignal: Forbidden: may only be set for containers with spec.os.name"),
 		},
+		{"stop signal", stops(corev1.Linux, corev1.SIGUSR1), nil},
+		{"stop signal of real time", stops(corev1.Linux, "SIGRTMIN+15"), nil},
+		{"last stop signal", stops(corev1.Linux, corev1.SIGRTMAX), nil},
+		{"short stop signal", stops(corev1.Linux, "KILL"), bad("spec.containers[0].lifecycle.stopSignal: Invalid value")},
+		{"unknown stop signal", stops(corev1.Linux, "SIGSTOPIT"), bad("spec.containers[0].lifecycle.stopSignal: Invalid value")},
+		{"stop signal beyond the last", stops(corev1.Linux, "SIGRTMIN+16"), bad("spec.containers[0].lifecycle.stopSignal: Invalid value")},
 	})
 }
 

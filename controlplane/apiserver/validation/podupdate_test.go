@@ -6,7 +6,10 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
 const onlyThese = "spec: Forbidden: pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`," +
@@ -276,6 +279,61 @@ func TestChangesAreBounded(t *testing.T) {
 	}
 	if got, want := changes(deep("x"), deep("y"), "s"), "s"+strings.Repeat(".a", maxChangeDepth); len(got) != 1 || got[0] != want {
 		t.Errorf("changes of something deep = %q, want %q", got, want)
+	}
+}
+
+// A pod that was stored with a stop signal and no operating system can be changed otherwise.
+func TestStoredStopSignal(t *testing.T) {
+	t.Parallel()
+	old := goodPod(t)()
+	web(old).Lifecycle = &corev1.Lifecycle{StopSignal: ptr(corev1.SIGUSR1)}
+	p := old.DeepCopy()
+	p.Labels = map[string]string{"more": "labels"}
+	rule := ratcheting(func(obj, old runtime.Object) field.ErrorList {
+		return ValidatePodUpdate(obj.(*corev1.Pod), old.(*corev1.Pod))
+	})
+	if errs := rule(p, old); len(errs) > 0 {
+		t.Error(errs)
+	}
+	old.Spec.Containers[0].Lifecycle = nil
+	if errs := rule(p, old); !strings.Contains(errs.ToAggregate().Error(), "may only be set for containers with spec.os.name") {
+		t.Error(errs)
+	}
+}
+
+// The resources of a pod as a whole.
+func TestValidatePodLevelResize(t *testing.T) {
+	t.Parallel()
+	type pod = *corev1.Pod
+	fresh := func() pod {
+		p := goodPod(t)()
+		p.Spec.Resources = &corev1.ResourceRequirements{Requests: list("cpu", "3", "memory", "3Gi"), Limits: list("cpu", "4", "memory", "4Gi", "hugepages-2Mi", "2Mi")}
+		p.Status.Resources = &corev1.ResourceRequirements{}
+		p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "web", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}, Resources: &corev1.ResourceRequirements{}}}
+		return p
+	}
+	more := func(p pod) { p.Spec.Resources.Requests = list("cpu", "3500m", "memory", "3Gi") }
+	mutateUpdate(t, fresh, ValidatePodResize, []mutation[pod]{
+		{"more", more, nil},
+		{"no request", func(p pod) { delete(p.Spec.Resources.Requests, "cpu") }, bad("spec.resources.requests: Forbidden: resource requests cannot be removed")},
+		{"nothing", func(p pod) { p.Spec.Resources = nil }, bad("spec.resources.requests: Forbidden", "spec.resources.limits: Forbidden", "spec.resources: Forbidden")},
+		{"huge pages", func(p pod) { p.Spec.Resources.Limits["hugepages-2Mi"] = resource.MustParse("4Mi") }, bad("spec.resources: Forbidden: only cpu and memory resources are mutable")},
+	})
+	for _, on := range []bool{true, false} {
+		old := fresh()
+		old.Status.Resources = nil // the node does not know of pods' resources
+		if !on {
+			old.Status.ContainerStatuses = nil
+		}
+		p := old.DeepCopy()
+		more(p)
+		want := ""
+		if on {
+			want = "spec.resources: Forbidden: Pod running on node without support for resize of pod-level resources"
+		}
+		if got := ValidatePodResize(p, old).ToAggregate(); (got == nil) != (want == "") || got != nil && got.Error() != want {
+			t.Errorf("running %v: %v, want %q", on, got, want)
+		}
 	}
 }
 

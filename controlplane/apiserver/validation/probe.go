@@ -55,7 +55,7 @@ func (c *podContext) lifecycle(l *corev1.Lifecycle, p *field.Path) field.ErrorLi
 	if h := l.PreStop; h != nil {
 		errs = append(errs, c.action(actions{exec: h.Exec, httpGet: h.HTTPGet, tcpSocket: h.TCPSocket, sleep: h.Sleep}, p.Child("preStop"))...)
 	}
-	return append(errs, stopSignal(l.StopSignal, p.Child("stopSignal"))...)
+	return append(errs, stopSignal(l.StopSignal, c.spec.OS, p.Child("stopSignal"))...)
 }
 
 // actions are what a probe or a hook can do. Exactly one must be set.
