@@ -75,7 +75,7 @@ func (c *cache) setNode(node *corev1.Node) {
 	}
 	c.countZoneLocked(n.node, -1)
 	c.countZoneLocked(node, 1)
-	n.node, n.allocatable = node, amountsOf(node.Status.Allocatable)
+	n.node, n.allocatable = node, amountsOf(node.Status.Allocatable, most-1)
 }
 
 // countZoneLocked counts a node in its zone: by is 1 or, to take it back, -1. Nil is none.

@@ -16,6 +16,10 @@ import (
 	"k8s.io/klog/v2"
 )
 
+// most is more than any node has of a resource: a pod that asks for as much fits nowhere.
+// The sum of 8,000 such pods on a node does not overflow.
+const most = 1 << 50
+
 // amounts are quantities of resources: thousandths of a core for cpu, whole units
 // for all else.
 type amounts struct {
@@ -23,16 +27,26 @@ type amounts struct {
 	other       map[corev1.ResourceName]int64
 }
 
-func amountsOf(l corev1.ResourceList) amounts {
+// amountsOf counts what l has, up to limit of each.
+func amountsOf(l corev1.ResourceList, limit int64) amounts {
 	a := amounts{other: make(map[corev1.ResourceName]int64, len(l))}
 	for name, q := range l {
+		n := limit // beyond it the methods of q may overflow
+		switch {
+		case q.CmpInt64(limit) > 0:
+		case name == corev1.ResourceCPU && q.CmpInt64(limit/1000) > 0:
+		case name == corev1.ResourceCPU:
+			n = q.MilliValue()
+		default:
+			n = q.Value()
+		}
 		switch name {
 		case corev1.ResourceCPU:
-			a.cpu = q.MilliValue()
+			a.cpu = n
 		case corev1.ResourceMemory:
-			a.memory = q.Value()
+			a.memory = n
 		default:
-			a.other[name] = q.Value()
+			a.other[name] = n
 		}
 	}
 	return a
@@ -175,10 +189,10 @@ func newPodInfo(pod *corev1.Pod) *podInfo {
 	// Resources count as the node has them in force, so that a pod being resized
 	// is not underestimated.
 	opts := resourcehelper.PodResourcesOptions{UseStatusResources: true}
-	p := &podInfo{pod: pod, requests: amountsOf(resourcehelper.PodRequests(pod, opts)), ports: hostPortsOf(&pod.Spec)}
+	p := &podInfo{pod: pod, requests: amountsOf(resourcehelper.PodRequests(pod, opts), most), ports: hostPortsOf(&pod.Spec)}
 	p.demands = demandsOf(&p.requests)
 	opts.NonMissingContainerRequests = guess
-	p.usual = amountsOf(resourcehelper.PodRequests(pod, opts))
+	p.usual = amountsOf(resourcehelper.PodRequests(pod, opts), most)
 	if p.asksTooMuch() {
 		// If it is on a node already, its affinity means nothing to others.
 		p.over = fmt.Sprintf("the pod has more than %d tolerations, node labels, host ports and resources, or an affinity of more than %d bytes: ask for less", maxAsked, maxAffinity)

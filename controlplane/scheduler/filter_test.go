@@ -385,6 +385,46 @@ func both2(a, b func(*corev1.Pod)) func(*corev1.Pod) {
 	return func(p *corev1.Pod) { a(p); b(p) }
 }
 
+// TestHugeAmounts: what a pod asks for is never so much that it counts as little, nor is what a
+// node says to have. 1<<63-1 is what the API reads larger numbers as.
+func TestHugeAmounts(t *testing.T) {
+	const last = "9223372036854775807"
+	inTwo := func(kv ...string) func(*corev1.Pod) {
+		return func(p *corev1.Pod) {
+			c := corev1.Container{Name: "c", Resources: corev1.ResourceRequirements{Requests: quantities(kv...)}}
+			p.Spec.Containers = []corev1.Container{c, c}
+		}
+	}
+	for name, ask := range map[string]func(*corev1.Pod){
+		"cpu": asks("cpu", last), "memory in two containers": inTwo("memory", last), "others": inTwo("example.com/dongle", last),
+		"cpu, by its thousandths": asks("cpu", "18446744073709551"), "as much as the largest node": asks("memory", "2Pi"),
+	} {
+		huge := func(n *corev1.Node) {
+			n.Spec.Taints = []corev1.Taint{{Key: "a", Effect: corev1.TaintEffectPreferNoSchedule}}
+			n.Status.Allocatable = quantities("cpu", "100000000000000", "memory", "100000000000000000", "example.com/dongle", last, "pods", "10")
+		}
+		for i, change := range []func(*corev1.Node){nil, huge} {
+			c := newCache()
+			c.setNode(testNode("n", change))
+			if got, why, _ := c.place(newPodInfo(testPod("p", ask))); got != "" || !strings.Contains(why, "Insufficient") {
+				t.Errorf("%s on node %d: placed on %q, %s", name, i, got, why)
+			}
+			// Somebody has put it there, past the scheduler.
+			there := testPod("p", ask)
+			there.Spec.NodeName = "n"
+			c.setPod(there)
+			if n := c.nodes["n"]; n.requested.cpu < 0 || n.requested.memory < 0 || n.requested.other["example.com/dongle"] < 0 {
+				t.Errorf("%s: asked for %+v", name, n.requested)
+			}
+		}
+		c := newCache()
+		c.setNode(testNode("n", huge))
+		if got, why, _ := c.place(newPodInfo(testPod("small", nil))); got != "n" {
+			t.Errorf("a node with much takes no small pod: %s", why)
+		}
+	}
+}
+
 func TestEnough(t *testing.T) {
 	for total, want := range map[int]int{0: 0, 1: 1, 100: 100, 101: 100, 150: 100, 1000: 420, 5000: 500, 10000: 500, 6000: 300} {
 		if got := enough(total); got != want {
