@@ -120,6 +120,15 @@ func TestShrink(t *testing.T) {
 	}
 }
 
+// TestCountMost: the pods of two sets that the largest Deployment misses are more than a status
+// can say.
+func TestCountMost(t *testing.T) {
+	l := lookAt(math.MaxInt32, "100%", "0", had{math.MaxInt32, 1}, had{math.MaxInt32, 0})
+	if s := l.count(); s.UnavailableReplicas != math.MaxInt32 {
+		t.Errorf("unavailable %d", s.UnavailableReplicas)
+	}
+}
+
 // TestRescale: each of several sets keeps its share; one alone gets all.
 func TestRescale(t *testing.T) {
 	for _, tc := range []struct {

@@ -53,7 +53,7 @@ func (l *look) count() appsv1.DeploymentStatus {
 	if l.fresh != nil {
 		s.UpdatedReplicas = l.fresh.Status.Replicas
 	}
-	s.UnavailableReplicas = int32(max(sum(l.sets(), size)-int(s.AvailableReplicas), 0))
+	s.UnavailableReplicas = int32(min(max(sum(l.sets(), size)-int(s.AvailableReplicas), 0), math.MaxInt32))
 	c := appsv1.DeploymentCondition{
 		Type: appsv1.DeploymentAvailable, Status: corev1.ConditionTrue,
 		Reason: "MinimumReplicasAvailable", Message: "Deployment has minimum availability.",
