@@ -43,7 +43,7 @@ type Rules struct {
 func For(gk schema.GroupKind) Rules {
 	r := rulesOf(gk)
 	r.Update, r.Status = ratcheting(r.Update), ratcheting(r.Status)
-	return r
+	return timely(r)
 }
 
 func rulesOf(gk schema.GroupKind) Rules {
