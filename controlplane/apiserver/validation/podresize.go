@@ -27,10 +27,13 @@ func ValidatePodResize(pod, old *corev1.Pod) field.ErrorList {
 }
 
 // resizable tells whether the pod's node can resize it: one that can says what a container
-// that runs has. A pod of which none runs yet can be resized.
+// that runs has. A pod without a node can be resized. One that waits on its node cannot: the
+// node has decided that it fits, and others are refused for what it asks for.
 func resizable(pod *corev1.Pod) bool {
-	s := runs(pod)
-	return s == nil || s.Resources != nil
+	if s := runs(pod); s != nil {
+		return s.Resources != nil
+	}
+	return pod.Spec.NodeName == ""
 }
 
 // runs is the status of a container of pod that runs, nil for none.
@@ -49,7 +52,7 @@ func podResized(pod, old *corev1.Pod, p *field.Path) field.ErrorList {
 	if equal(pod.Spec.Resources, old.Spec.Resources) {
 		return nil
 	}
-	if runs(old) != nil && old.Status.Resources == nil {
+	if old.Spec.NodeName != "" && old.Status.Resources == nil {
 		return field.ErrorList{field.Forbidden(p, "Pod running on node without support for resize of pod-level resources")}
 	}
 	now, was := pod.Spec.Resources, old.Spec.Resources

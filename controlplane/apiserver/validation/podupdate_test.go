@@ -322,7 +322,9 @@ func TestValidatePodLevelResize(t *testing.T) {
 	for _, on := range []bool{true, false} {
 		old := fresh()
 		old.Status.Resources = nil // the node does not know of pods' resources
-		if !on {
+		if on {
+			old.Spec.NodeName = "n"
+		} else {
 			old.Status.ContainerStatuses = nil
 		}
 		p := old.DeepCopy()
@@ -370,7 +372,10 @@ func TestValidatePodResize(t *testing.T) {
 		"a node that does not resize": {func(p pod) { p.Status.ContainerStatuses[0].Resources = nil }, "spec: Forbidden: Pod running on node without support for resize"},
 		"a static pod":                {func(p pod) { p.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "x"} }, "static pods cannot be resized"},
 		"a pod of windows":            {func(p pod) { p.Spec.OS = &corev1.PodOS{Name: corev1.Windows} }, "windows pods cannot be resized"},
-		"a pod that does not run yet": {func(p pod) { p.Status = corev1.PodStatus{} }, ""},
+		"a pod without a node":        {func(p pod) { p.Status = corev1.PodStatus{} }, ""},
+		"a pod that waits on its node": {func(p pod) {
+			p.Spec.NodeName, p.Status = "n", corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{Name: "web"}}}
+		}, "spec: Forbidden: Pod running on node without support for resize"},
 	} {
 		old := fresh()
 		tt.change(old)
