@@ -83,29 +83,49 @@ func newFleet() *cobra.Command {
 		},
 	}
 	o.addFlags(cmd.Flags())
+	setup.UseSections(cmd)
 	return cmd
 }
 
 func (o *fleetOptions) addFlags(f *pflag.FlagSet) {
+	setup.Section(f, "The server, and what is kept", o.addServerFlags)
+	setup.Section(f, "The nodes", o.addNodeFlags)
+	setup.Section(f, "The tunnel", o.addTunnelFlags, o.links.Add)
+	setup.Section(f, "Faults, and the end", o.addFaultFlags)
+	setup.Section(f, "The log", o.addLogFlags)
+}
+
+func (o *fleetOptions) addServerFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.server, "server", "", "URL at which agents reach the server (default that of the kubeconfig)")
 	f.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig of an administrator (default DIR/"+adminKubeconfig+")")
 	f.StringVar(&o.dir, "dir", defaultDir, "directory of the cluster, as of hawser up")
 	f.StringVar(&o.dataDir, "data-dir", "", "directory of the nodes' identities and pods; made if missing (default DIR/fleet)")
+}
+
+func (o *fleetOptions) addNodeFlags(f *pflag.FlagSet) {
 	f.IntVar(&o.nodes, "nodes", 100, "number of nodes")
 	f.IntVar(&o.zones, "zones", 1, "number of zones that the nodes are spread over in turn: zone-1, zone-2, …")
-	f.StringVar(&o.prefix, "prefix", fleet.DefaultPrefix, "of the nodes' names, followed by a number from 1")
+	f.StringVar(&o.prefix, "prefix", fleet.DefaultPrefix, "start of the nodes' names, followed by a number from 1")
 	f.StringVar(&o.labels, "labels", "", "further labels of the nodes, KEY=VALUE,…")
 	f.StringVar(&o.weight, "weight", string(fleet.Light), "how much of a node each is: light, or full as hawser-agent has it, for twice the memory")
-	f.StringVar(&o.transport, "transport", qmux.Name, "transport of the sessions: qmux, quic, yamux or h2; a server dials nodes of ssh, and there is nothing to simulate")
-	o.links.Add(f)
-	f.Uint64Var(&o.seed, "seed", 1, "what draws the nodes that faults hit")
-	f.StringVar(&o.faults, "faults", "", "faults, KIND:WHO@AT[+FOR][~EVERY],…")
-	f.DurationVar(&o.duration, "duration", 0, "how long to go on once all nodes are Ready; 0 until Ctrl-C")
-	f.BoolVar(&o.cleanup, "cleanup", false, "at the end, delete the nodes, and what DIR keeps of them")
 	f.IntVar(&o.maxPods, "max-pods", 110, "how many pods each node takes")
 	f.DurationVar(&o.statusUpdate, "node-status-update-frequency", 10*time.Second, "how often a node's status is computed")
-	f.DurationVar(&o.statusReport, "node-status-report-frequency", 5*time.Minute, "how often it is written when nothing has changed (the update frequency, if only that is given)")
-	f.Int32Var(&o.leaseSeconds, "node-lease-duration-seconds", 40, "how long a node's lease lasts; it is renewed every quarter of it")
+	f.DurationVar(&o.statusReport, "node-status-report-frequency", 5*time.Minute, "how often a node's status is written when nothing has changed (the update frequency, if only that is given)")
+	f.Int32Var(&o.leaseSeconds, "node-lease-duration-seconds", 40, "how long a node's lease lasts; it is renewed every quarter of that")
+}
+
+func (o *fleetOptions) addTunnelFlags(f *pflag.FlagSet) {
+	f.StringVar(&o.transport, "transport", qmux.Name, "transport of the sessions: qmux, quic, yamux or h2; a server dials nodes of ssh, and there is nothing to simulate")
+}
+
+func (o *fleetOptions) addFaultFlags(f *pflag.FlagSet) {
+	f.StringVar(&o.faults, "faults", "", "faults, KIND:WHO@AT[+FOR][~EVERY],…")
+	f.Uint64Var(&o.seed, "seed", 1, "what draws the nodes that faults hit")
+	f.DurationVar(&o.duration, "duration", 0, "how long to go on once all nodes are Ready; 0 until Ctrl-C")
+	f.BoolVar(&o.cleanup, "cleanup", false, "at the end, delete the nodes, and what DIR keeps of them")
+}
+
+func (o *fleetOptions) addLogFlags(f *pflag.FlagSet) {
 	f.IntVarP(&o.verbosity, "v", "v", 0, "log of the nodes' own: 0 none, 1 life events, 4 and above each stream")
 }
 

@@ -208,7 +208,10 @@ func TestIdentity(t *testing.T) {
 	}
 }
 
-func TestFlagsAreDescribed(t *testing.T) { clitest.Described(t, newServer()) }
+func TestFlagsAreDescribed(t *testing.T) {
+	clitest.Described(t, newServer())
+	clitest.Described(t, newFleet())
+}
 
 func TestFeatureGates(t *testing.T) {
 	for _, want := range []bool{false, true} {

@@ -26,16 +26,20 @@ func Refused(t *testing.T, err error, want string) {
 	}
 }
 
-// Described fails a test unless each flag of cmd that people see has a section and a text
-// that stands by itself: flags are found by search, and not by what is above them.
+// Described fails a test unless each flag of cmd that people see has a section, which the help
+// shows, and a text that stands by itself: flags are found by search, and not by what is above
+// them.
 func Described(t *testing.T, cmd *cobra.Command) {
 	t.Helper()
+	usage := cmd.UsageString()
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
 		if f.Hidden || f.Name == "help" || f.Name == "version" {
 			return
 		}
 		if setup.SectionOf(f) == "" {
 			t.Errorf("--%s is in no section of the help", f.Name)
+		} else if heading := setup.SectionOf(f) + ":\n"; !strings.Contains(usage, heading) {
+			t.Errorf("--%s: the help has no heading %q", f.Name, heading)
 		}
 		for _, leans := range []string{"the same", "that ", "these ", "those ", "it ", "after that", "instead of both"} {
 			if strings.HasPrefix(f.Usage, leans) || f.Usage == "" {
