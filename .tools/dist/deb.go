@@ -69,6 +69,9 @@ func (r *release) debContents(p program) (files.Contents, error) {
 	if p.name == "hawser" {
 		contents = append(contents, regular(r.debian("hawser.sysusers"), "/usr/lib/sysusers.d/hawser.conf", 0o644))
 	}
+	for shell, to := range p.completions() {
+		contents = append(contents, regular(r.completion(p, shell), to, 0o644))
+	}
 	pages, err := filepath.Glob(filepath.Join(r.manDir(), "*.1"))
 	if err != nil {
 		return nil, err
@@ -82,6 +85,16 @@ func (r *release) debContents(p program) (files.Contents, error) {
 		}
 	}
 	return contents, nil
+}
+
+// completions are the shells whose command lines are completed, each with the file that the shell
+// reads for it.
+func (p program) completions() map[string]string {
+	return map[string]string{
+		"bash": "/usr/share/bash-completion/completions/" + p.name,
+		"zsh":  "/usr/share/zsh/vendor-completions/_" + p.name,
+		"fish": "/usr/share/fish/vendor_completions.d/" + p.name + ".fish",
+	}
 }
 
 // owner is the program that a man page is about.

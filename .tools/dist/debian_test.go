@@ -71,8 +71,11 @@ func (m *machine) upgrade(t *testing.T, dir string) {
 	}
 	defer os.RemoveAll(r.scratch)
 	r.version += "+1"
+	if err = errors.Join(os.MkdirAll(r.manDir(), 0o755), r.completions(t.Context())); err != nil {
+		t.Fatal(err)
+	}
 	for _, p := range programs {
-		if err := errors.Join(r.contents(p), os.MkdirAll(r.manDir(), 0o755), r.deb(p)); err != nil {
+		if err := errors.Join(r.contents(p), r.deb(p)); err != nil {
 			t.Fatal(err)
 		}
 		m.copyIn(t, r.file(p, ".deb"), p.name+".deb")

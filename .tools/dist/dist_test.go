@@ -52,6 +52,7 @@ func TestDist(t *testing.T) {
 	if err != nil {
 		t.Errorf("%v\n%s", err, out)
 	}
+	t.Run("completions", func(t *testing.T) { testCompletions(t, first) })
 	t.Run("images", func(t *testing.T) { testImages(t, first) })
 	t.Run("packages", func(t *testing.T) { testPackages(t, first) })
 }
@@ -72,6 +73,30 @@ func makeDist(t *testing.T, name string) string {
 		}
 	}
 	return filepath.Join(clone, "bin", "dist")
+}
+
+// testCompletions looks for the scripts of each program where Debian's shells read them.
+func testCompletions(t *testing.T, dir string) {
+	for _, p := range programs {
+		root := t.TempDir()
+		out, err := command(t, "", "dpkg-deb", "--extract", one(t, dir, p.name+"_*.deb"), root).CombinedOutput()
+		if errors.Is(err, exec.ErrNotFound) {
+			t.Skip("SKIPPED: dpkg is missing")
+		}
+		if err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		for file, start := range map[string]string{
+			"bash-completion/completions/" + p.name:         "# bash completion V2 for " + p.name + " ",
+			"zsh/vendor-completions/_" + p.name:             "#compdef " + p.name + "\n",
+			"fish/vendor_completions.d/" + p.name + ".fish": "# fish completion for " + p.name + " ",
+		} {
+			text, err := os.ReadFile(filepath.Join(root, "usr/share", file))
+			if err != nil || !strings.HasPrefix(string(text), start) {
+				t.Errorf("%s: %v: %.80q, want %q", file, err, text, start)
+			}
+		}
+	}
 }
 
 func testImages(t *testing.T, dir string) {

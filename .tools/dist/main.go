@@ -62,7 +62,7 @@ func run(ctx context.Context, tree string) error {
 		return err
 	}
 	defer os.RemoveAll(r.scratch) //nolint:errcheck // it is in the directory for what is temporary
-	if err = errors.Join(os.RemoveAll(r.out), os.MkdirAll(r.out, 0o755), r.manPages(ctx)); err != nil {
+	if err = errors.Join(os.RemoveAll(r.out), os.MkdirAll(r.out, 0o755), r.manPages(ctx), r.completions(ctx)); err != nil {
 		return err
 	}
 	for _, p := range programs {
@@ -154,6 +154,29 @@ func (r *release) manPages(ctx context.Context) error {
 		return fmt.Errorf("man pages: %w\n%s", err, out)
 	}
 	return nil
+}
+
+// completions has the programs write what completes their command lines.
+func (r *release) completions(ctx context.Context) error {
+	for _, p := range programs {
+		for shell := range p.completions() {
+			cmd := exec.CommandContext(ctx, filepath.Join(r.bin, p.name), "completion", shell)
+			cmd.Stderr = os.Stderr
+			text, err := cmd.Output()
+			if err == nil {
+				err = os.WriteFile(r.completion(p, shell), text, 0o600)
+			}
+			if err != nil {
+				return fmt.Errorf("completion for %s: %w", shell, err)
+			}
+		}
+	}
+	return nil
+}
+
+// completion is the file of one of them until it is packed.
+func (r *release) completion(p program, shell string) string {
+	return filepath.Join(r.scratch, p.name+"."+shell)
 }
 
 func (r *release) manDir() string { return filepath.Join(r.scratch, "man") }
