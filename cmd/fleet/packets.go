@@ -67,8 +67,8 @@ func (p *packets) Close() error {
 	return p.PacketConn.Close()
 }
 
-// Abort takes the socket away from its connection, whose next packet fails.
-func (p *packets) Abort() error { return p.Close() }
+// reset takes the socket away from its connection, whose next packet fails.
+func (p *packets) reset() error { return p.Close() }
 
 // SetReadBuffer has the system keep that many bytes for the socket.
 func (p *packets) SetReadBuffer(n int) error { return p.PacketConn.(*net.UDPConn).SetReadBuffer(n) }

@@ -26,16 +26,17 @@ type dialFunc func(ctx context.Context, network, addr string) (net.Conn, error)
 // are dropped on the way; once healed, all goes on where it stood. While
 // it is down no connection can be made at all. The zero partition blocks nothing.
 type partition struct {
-	mu      sync.Mutex           // guards the following
-	blocked chan struct{}        // closed when the partition heals; nil while there is none
-	down    bool                 // dials fail
-	conns   map[aborter]struct{} // that have not been closed
-	left    []net.Conn           // closed at this end during the partition
+	mu      sync.Mutex            // guards the following
+	blocked chan struct{}         // closed when the partition heals; nil while there is none
+	down    bool                  // dials fail
+	conns   map[resetter]struct{} // that have not been closed
+	left    []net.Conn            // closed at this end during the partition
 }
 
-// An aborter is what a partition blocks: a connection, or a socket for packets.
-type aborter interface {
-	Abort() error
+// A resetter is what a partition blocks: a connection, or a socket for packets.
+type resetter interface {
+	// reset ends it at both ends, also during a partition.
+	reset() error
 }
 
 // stop blocks the connections. A second call does nothing.
@@ -86,7 +87,7 @@ func (g *partition) cut() int {
 	all := slices.Collect(maps.Keys(g.conns))
 	g.mu.Unlock()
 	for _, c := range all {
-		_ = c.Abort() // that is the point
+		_ = c.reset() // that is the point
 	}
 	return len(all)
 }
@@ -111,24 +112,24 @@ func (g *partition) wrapDial(dial dialFunc) dialFunc {
 }
 
 // add registers a connection; false while the machine is down.
-func (g *partition) add(a aborter) bool {
+func (g *partition) add(r resetter) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.down {
 		return false
 	}
 	if g.conns == nil {
-		g.conns = make(map[aborter]struct{})
+		g.conns = make(map[resetter]struct{})
 	}
-	g.conns[a] = struct{}{}
+	g.conns[r] = struct{}{}
 	return true
 }
 
 // remove unregisters a connection.
-func (g *partition) remove(a aborter) {
+func (g *partition) remove(r resetter) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	delete(g.conns, a)
+	delete(g.conns, r)
 }
 
 // isBlocked says whether connections are blocked.
@@ -246,8 +247,20 @@ func (c *partitionedConn) Write(b []byte) (int, error) {
 }
 
 // Close closes the connection. During a partition the far end does not learn of it.
-func (c *partitionedConn) Close() error {
-	c.once.Do(func() { close(c.closed) })
+func (c *partitionedConn) Close() error { return c.end(net.Conn.Close) }
+
+// Abort resets the connection. During a partition the far end does not learn of it either: what
+// gives a silent connection up resets it.
+func (c *partitionedConn) Abort() error { return c.end(tunnel.Abort) }
+
+// end ends the connection in one of two ways, or leaves that to the end of the partition. A
+// second call does nothing: the far end would learn of it.
+func (c *partitionedConn) end(how func(net.Conn) error) error {
+	first := false
+	c.once.Do(func() { close(c.closed); first = true })
+	if !first {
+		return net.ErrClosed
+	}
 	c.partition.mu.Lock()
 	_, open := c.partition.conns[c]
 	delete(c.partition.conns, c)
@@ -259,11 +272,11 @@ func (c *partitionedConn) Close() error {
 	if kept {
 		return c.Conn.SetDeadline(time.Unix(1, 0)) // who waits in it wakes up
 	}
-	return c.Conn.Close()
+	return how(c.Conn)
 }
 
-// Abort resets the connection, also during a partition.
-func (c *partitionedConn) Abort() error {
+// reset implements resetter.
+func (c *partitionedConn) reset() error {
 	c.once.Do(func() { close(c.closed) })
 	c.partition.remove(c)
 	return tunnel.Abort(c.Conn)

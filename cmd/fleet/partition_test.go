@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/hawser-project/hawser/tunnel"
 	"github.com/hawser-project/hawser/tunnel/memnet"
 )
 
@@ -93,9 +94,15 @@ func TestPartitionDeadlines(t *testing.T) {
 	})
 }
 
-// A connection closed during a partition ends at once for the end that closed it, and for
+// A connection closed or reset during a partition ends at once for the end that closed it, and for
 // the far end when the partition heals.
 func TestPartitionClose(t *testing.T) {
+	for name, end := range map[string]func(net.Conn) error{"close": net.Conn.Close, "reset": tunnel.Abort} {
+		t.Run(name, func(t *testing.T) { testPartitionClose(t, end) })
+	}
+}
+
+func testPartitionClose(t *testing.T, end func(net.Conn) error) {
 	synctest.Test(t, func(t *testing.T) {
 		var g partition
 		near, far := pair(t, &g)
@@ -105,7 +112,8 @@ func TestPartitionClose(t *testing.T) {
 		go func() { _, err := near.Read(make([]byte, 1)); ended <- err }()
 		go func() { _, err := near.Write([]byte("x")); ended <- err }()
 		synctest.Wait()
-		_ = near.Close()
+		_ = end(near)
+		_ = end(near) // as TLS closes what below it was closed
 		for range 2 {
 			if err := <-ended; err == nil {
 				t.Error("use of a closed connection worked")
