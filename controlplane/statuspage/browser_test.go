@@ -219,6 +219,50 @@ func TestBrowserBeforeTheFirstMessage(t *testing.T) {
 	}
 }
 
+// When another server answers the page keeps the place in the table, the node whose details are
+// shown, and the focus, though that server counts nodes otherwise.
+func TestBrowserAnotherServer(t *testing.T) {
+	t.Parallel()
+	const nodes = 2000 // in several messages
+	first, second := fleet(nodes), fleet(0)
+	for i := range nodes {
+		second.set(testNode(fmt.Sprintf("node-%05d", nodes-1-i), "plant-000", yes, yes, no))
+	}
+	servers := make(chan *Page, 2)
+	servers <- first
+	servers <- second
+	b := newBrowserOf(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		p := first
+		if r.URL.Path == testPath+"fleet" {
+			select {
+			case p = <-servers:
+			default:
+				p = second
+			}
+		}
+		p.Handler(testPath).ServeHTTP(w, r)
+	}))
+	b.until(`document.querySelector("#shown").textContent === "2,000 of 2,000 nodes"`)
+	b.do(click("[data-sort=node]"))
+	b.until(`document.querySelector("#rows tr:not(.space)").textContent.startsWith("node-00000")`)
+	place := run[float64](b, `document.querySelector("#scroll").scrollTop = 1900 * 32`)
+	b.until(`[...document.querySelectorAll("#rows button")].some((e) => e.textContent === "node-01905" && (e.focus(), e.click(), true))`)
+	b.until(`document.querySelector("#details-title").textContent === "node-01905" && !document.querySelector("#facts").textContent.includes("False")`)
+	close(first.closed)
+	b.until(`document.querySelector("#summary").textContent.startsWith("2,000 nodes: 2,000 Ready.") && document.querySelector("#facts").textContent.includes("False")`)
+	if got := run[string](b, `document.querySelector("#details-title").textContent`); got != "node-01905" {
+		t.Errorf("the details are now those of %s", got)
+	}
+	b.do(chromedp.KeyEvent(kb.Escape))
+	b.until(`!document.querySelector("#details").open`)
+	if got := run[string](b, `document.activeElement.textContent`); got != "node-01905" {
+		t.Errorf("the focus is now on %.80q", got)
+	}
+	if got := run[float64](b, `document.querySelector("#scroll").scrollTop`); got != place {
+		t.Errorf("the table was scrolled to %.0f, and is now at %.0f", place, got)
+	}
+}
+
 // The page follows what happens, by mouse and keyboard, and no words of a node are more
 // than words.
 func TestBrowserHundredNodes(t *testing.T) {

@@ -163,18 +163,11 @@ func (v *viewer) news() *message {
 	defer p.mu.Unlock()
 	m.Nodes, m.decision = len(p.rows), p.decider
 	m.Reset = !v.started || v.version < p.floor
-	switch {
-	case m.Reset:
-		for _, e := range p.rows {
-			m.Rows = append(m.Rows, shownRow{e.row, e.history(p.sampled), e.streams})
-		}
+	if m.Reset {
 		v.sampled = p.sampled
-	case v.version < p.version:
-		for _, e := range p.rows {
-			if e.version > v.version {
-				m.Rows = append(m.Rows, shownRow{row: e.row, Streams: e.streams})
-			}
-		}
+	}
+	m.Rows = p.rowsLocked(v.version, m.Reset)
+	if !m.Reset && v.version < p.version {
 		for _, g := range p.gone {
 			if g.version > v.version {
 				m.Gone = append(m.Gone, g.id)
@@ -186,8 +179,30 @@ func (v *viewer) news() *message {
 		v.sampled = p.sampled
 		m.Live = p.liveLocked()
 	}
-	slices.SortFunc(m.Rows, func(a, b shownRow) int { return cmp.Compare(a.ID, b.ID) })
 	return m
+}
+
+// rowsLocked are the rows that have changed since a version, or all with their round trips, by
+// their IDs.
+func (p *Page) rowsLocked(since uint64, all bool) []shownRow {
+	if !all && since == p.version {
+		return nil
+	}
+	var changed []*entry // rows are large: pointers are sorted
+	for _, e := range p.rows {
+		if all || e.version > since {
+			changed = append(changed, e)
+		}
+	}
+	slices.SortFunc(changed, func(a, b *entry) int { return cmp.Compare(a.ID, b.ID) })
+	rows := make([]shownRow, len(changed))
+	for i, e := range changed {
+		rows[i] = shownRow{row: e.row, Streams: e.streams}
+		if all {
+			rows[i].RTTs = e.history(p.sampled)
+		}
+	}
+	return rows
 }
 
 // liveLocked are the latest samples of all sessions.

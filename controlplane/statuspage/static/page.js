@@ -9,9 +9,12 @@ const maxLines = 200; // lines of the audit log
 const samples = 30; // round trips of a node
 const overscan = 8; // rows above and below those on the screen
 const silence = 45_000; // after which the stream counts as lost
+const loadingPause = 300; // milliseconds between two drawings while rows come
 
 const state = {
   rows: new Map(), // by ID
+  coming: new Map(), // the rows of this connection, which become those above once all are there
+  loading: false, // they are not
   order: [], // rows that pass the filter, sorted
   lines: [],
   site: null, // the one that is chosen
@@ -36,9 +39,14 @@ function ago(at) {
   return `${Math.floor(s)} s ago`;
 }
 
-const clock = (at) => new Date(at * 1000).toLocaleString(undefined, { dateStyle: "short", timeStyle: "medium" });
-const hour = (at) => new Date(at * 1000).toLocaleTimeString(undefined, { timeStyle: "short" });
-const count = (n, what) => `${n.toLocaleString()} ${what}${n === 1 ? "" : "s"}`;
+// Made once: toLocaleString makes one each time.
+const clocks = new Intl.DateTimeFormat(undefined, { dateStyle: "short", timeStyle: "medium" });
+const hours = new Intl.DateTimeFormat(undefined, { timeStyle: "short" });
+const numbers = new Intl.NumberFormat();
+const clock = (at) => clocks.format(at * 1000);
+const hour = (at) => hours.format(at * 1000);
+const digits = (n) => numbers.format(n);
+const count = (n, what) => `${digits(n)} ${what}${n === 1 ? "" : "s"}`;
 
 function trip(us) {
   if (!us) return "";
@@ -78,6 +86,12 @@ const keys = {
   evictions: (r) => (r.evicting ? 0 : r.frozen ? 1 : 2),
 };
 
+// textOf is what the filter looks in, made when it is first used.
+function textOf(r) {
+  r.text ??= [r.node, r.site, r.ready.why, r.tunnel?.why, r.path?.why, r.frozen?.reason].join(" ").toLowerCase();
+  return r.text;
+}
+
 function sortRows() {
   const want = byId("filter").value.trim().toLowerCase();
   const broken = byId("broken").checked;
@@ -87,7 +101,7 @@ function sortRows() {
   for (const r of state.rows.values()) {
     if (state.site !== null && (r.site ?? "") !== state.site) continue;
     if (broken && well(r)) continue;
-    if (want && !r.text.includes(want)) continue;
+    if (want && !textOf(r).includes(want)) continue;
     r.key = key(r);
     state.order.push(r);
   }
@@ -161,7 +175,7 @@ function spark(rtts) {
 
 function showRows() {
   const scroll = byId("scroll");
-  const focused = document.activeElement?.closest?.("#rows tr")?.row.id;
+  const focused = document.activeElement?.closest?.("#rows tr")?.row.node;
   const body = byId("rows");
   if (pool.length === 0) {
     body.append(spaceAbove, spaceBelow);
@@ -186,9 +200,9 @@ function showRows() {
   spaceAbove.hidden = first === 0;
   spaceBelow.hidden = last === total;
   byId("nodes").setAttribute("aria-rowcount", String(total + 1));
-  put(byId("shown"), `${total.toLocaleString()} of ${count(state.rows.size, "node")}`);
+  put(byId("shown"), `${digits(total)} of ${count(state.rows.size, "node")}`);
   if (focused !== undefined) { // stays with its node, or with the table
-    const tr = shown.find((s) => s.row.id === focused);
+    const tr = shown.find((s) => s.row.node === focused);
     (tr ? tr.cells[0].firstChild : scroll).focus({ preventScroll: true });
   }
 }
@@ -209,10 +223,10 @@ function showSites() {
       if (r.evicting) n.evicting++;
     }
   }
-  const parts = [`${count(state.rows.size, "node")}: ${sum.True.toLocaleString()} Ready`];
+  const parts = [`${count(state.rows.size, "node")}: ${digits(sum.True)} Ready`];
   for (const [n, text] of [[sum.False, "not Ready"], [sum.Unknown, "Unknown"], [sum.cut, "without a tunnel connection"],
     [sum.frozen, "with evictions frozen"], [sum.evicting, "evicted from"]]) {
-    if (n) parts.push(`${n.toLocaleString()} ${text}`);
+    if (n) parts.push(`${digits(n)} ${text}`);
   }
   put(byId("summary"), `${parts.join(", ")}.`);
   const bad = (s) => s.False + s.Unknown;
@@ -250,23 +264,23 @@ function fillSite(button, s) {
     i.hidden = s[i.className] === 0;
   }
   const parts = [];
-  for (const is of ["True", "False", "Unknown"]) if (s[is]) parts.push(`${s[is].toLocaleString()} ${is}`);
-  if (s.frozen) parts.push(`${s.frozen.toLocaleString()} frozen`);
+  for (const is of ["True", "False", "Unknown"]) if (s[is]) parts.push(`${digits(s[is])} ${is}`);
+  if (s.frozen) parts.push(`${digits(s.frozen)} frozen`);
   put(button.children[2], `Ready: ${parts.join(", ")}`);
 }
 
 // Details of one node.
 
-let chosen = null;
+let chosen = null; // name of the node: another server counts IDs otherwise
 
 function showDetails(r) {
-  chosen = r.id;
+  chosen = r.node;
   fillDetails();
   byId("details").showModal();
 }
 
 function fillDetails() {
-  const r = state.rows.get(chosen);
+  const r = [...state.rows.values()].find((one) => one.node === chosen);
   if (!r) return;
   put(byId("details-title"), r.node);
   const said = (h) => (h ? `${verdict(h)}${h.since ? `, since ${clock(h.since)}` : ""}${h.why ? `. ${h.why}` : ""}` : "this node never had a tunnel");
@@ -295,16 +309,25 @@ function showLines() {
   }));
 }
 
-// Drawing: once a frame at most, and as often as times must be said anew.
+// Drawing: once a frame at most, and as often as times must be said anew. While the first rows
+// come it is seldom: sorting takes long.
 
-let waiting = false;
+let frame = 0;
+let timer = 0;
 
 function change(sorted) {
   if (!sorted) state.stale = true;
-  if (waiting || !state.told) return; // or there would be "0 nodes"
-  waiting = true;
-  requestAnimationFrame(() => {
-    waiting = false;
+  if (!state.told) return; // or there would be "0 nodes"
+  if (!state.loading) draw();
+  else if (!timer) timer = setTimeout(draw, loadingPause);
+}
+
+function draw() {
+  clearTimeout(timer);
+  timer = 0;
+  if (frame) return;
+  frame = requestAnimationFrame(() => {
+    frame = 0;
     if (state.stale) {
       sortRows();
       showSites();
@@ -314,20 +337,31 @@ function change(sorted) {
   });
 }
 
+// painted waits for the next frame. A page that nobody sees has none.
+function painted() {
+  return new Promise((done) => {
+    requestAnimationFrame(() => setTimeout(done));
+    setTimeout(done, 100);
+  });
+}
+
 // The stream.
 
 function apply(m) {
   state.told = true;
   state.skew = m.time - Date.now();
-  if (m.reset) state.rows.clear();
-  for (const id of m.gone ?? []) state.rows.delete(id);
+  if (m.reset) state.coming = new Map();
+  const rows = state.coming;
+  for (const id of m.gone ?? []) rows.delete(id);
   for (const r of m.rows ?? []) {
-    const before = state.rows.get(r.id);
+    const before = rows.get(r.id);
     const known = r.rtts ?? before?.rtts ?? [];
-    r.rtts = [...new Array(samples - known.length).fill(0), ...known];
-    r.text = [r.node, r.site, r.ready.why, r.tunnel?.why, r.path?.why, r.frozen?.reason].join(" ").toLowerCase();
-    state.rows.set(r.id, r);
+    r.rtts = known.length === samples ? known : [...new Array(samples - known.length).fill(0), ...known];
+    rows.set(r.id, r);
   }
+  // Rows of a connection before stay until then, and so does the place in the table.
+  const all = rows.size === m.nodes;
+  if (all || state.rows.size === 0) state.rows = rows;
   if (m.live) live(m.live);
   if (m.audit) {
     state.lines = [...m.audit.reverse(), ...state.lines].slice(0, maxLines);
@@ -340,9 +374,10 @@ function apply(m) {
   state.decides = m.decides;
   state.decider = m.decider ?? "";
   state.decided = m.decided ?? 0;
+  state.loading = !all && !m.reset; // the first are drawn at once
   change(!unsorted);
   if (m.rows && !performance.getEntriesByName("rows").length) afterPaint("rows");
-  if (state.rows.size === m.nodes && !performance.getEntriesByName("fleet").length) afterPaint("fleet");
+  if (all && !performance.getEntriesByName("fleet").length) afterPaint("fleet");
 }
 
 function afterPaint(mark) {
@@ -388,6 +423,8 @@ async function read(connected) {
     state.lines = [];
     const chunks = answer.body.pipeThrough(new TextDecoderStream()).getReader();
     let rest = "";
+    let told = false;
+    await painted();
     for (;;) {
       const { done, value } = await chunks.read();
       if (done) return;
@@ -395,6 +432,10 @@ async function read(connected) {
       const lines = (rest + value).split("\n");
       rest = lines.pop();
       for (const l of lines) apply(JSON.parse(l));
+      if (lines.length && !told) {
+        told = true;
+        await painted(); // of the first rows, before the others take the time
+      }
     }
   } finally {
     clearTimeout(timer);
