@@ -242,6 +242,32 @@ func TestDial(t *testing.T) {
 	}
 }
 
+// Who waits for etcd is told so.
+func TestDialTellsThatItWaits(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var out bytes.Buffer
+	log := slog.New(slog.NewTextHandler(writerFunc(func(p []byte) (int, error) {
+		if bytes.Contains(p, []byte("does not answer yet")) { // else it is the client's
+			out.Write(p)
+			cancel()
+		}
+		return len(p), nil
+	}), nil))
+	if _, err := Dial(ctx, External{Servers: []string{"http://127.0.0.1:1"}}, log); err == nil {
+		t.Error("dialed nobody")
+	}
+	if want := `msg="etcd does not answer yet" servers=[http://127.0.0.1:1] wait=20s`; !strings.Contains(out.String(), want) {
+		t.Errorf("the log says %q, want %s", out.String(), want)
+	}
+}
+
+// writerFunc is a Writer.
+type writerFunc func(p []byte) (int, error)
+
+func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
+
 func TestLog(t *testing.T) {
 	var out bytes.Buffer
 	ctx, cancel := context.WithCancel(t.Context())

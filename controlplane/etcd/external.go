@@ -21,6 +21,9 @@ import (
 // dialTimeout is how long an external cluster is waited for at start.
 const dialTimeout = 20 * time.Second
 
+// tellAfter is how long it is waited for in silence.
+const tellAfter = 2 * time.Second
+
 // External names an etcd cluster and how to prove oneself to it.
 type External struct {
 	// Servers are the members' client URLs, required, such as
@@ -39,8 +42,9 @@ type External struct {
 }
 
 // Dial connects to the cluster e and waits until one of its members answers, at
-// most e.Wait. If none does, the error is a *DialError. The caller closes the client. Log
-// gets the client's warnings until ctx is done; nil means discard.
+// most e.Wait. If none does, the error is a *DialError. The caller closes the client. Log is
+// told when none has answered for two seconds, and gets the client's warnings until ctx is done;
+// nil means discard.
 func Dial(ctx context.Context, e External, log *slog.Logger) (*clientv3.Client, error) {
 	if len(e.Servers) == 0 {
 		return nil, errors.New("etcd: no servers given")
@@ -71,8 +75,11 @@ func Dial(ctx context.Context, e External, log *slog.Logger) (*clientv3.Client, 
 	if err != nil {
 		return nil, fmt.Errorf("etcd: %w", err)
 	}
-	waiting, cancel := context.WithTimeout(ctx, cmp.Or(e.Wait, dialTimeout))
+	wait := cmp.Or(e.Wait, dialTimeout)
+	waiting, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
+	telling := time.AfterFunc(tellAfter, func() { log.Warn("etcd does not answer yet", "servers", e.Servers, "wait", wait) })
+	defer telling.Stop()
 	if _, err = client.Get(waiting, "health"); err != nil {
 		_ = client.Close()
 		return nil, e.diagnose(ctx, cfg.TLS, err)
