@@ -44,15 +44,9 @@ func learnNames(ctx context.Context, client *clientrest.Config, names *auth.Serv
 	}
 	last := ""
 	for {
-		cert, clock, err := shownBy(ctx, transport, url.JoinPath("version").String())
+		resp, err := ask(ctx, transport, url.JoinPath("version").String())
 		if err == nil {
-			tellClock(clock, log)
-			if cert != nil {
-				names.Add(cert.DNSNames...)
-				for _, ip := range cert.IPAddresses {
-					names.Add(ip.String())
-				}
-			}
+			told(resp, client.Host, names, log)
 			return nil
 		}
 		if text := unanswered(err); text != last && ctx.Err() == nil {
@@ -64,6 +58,24 @@ func learnNames(ctx context.Context, client *clientrest.Config, names *auth.Serv
 		case <-ctx.Done():
 			return nil
 		}
+	}
+}
+
+// told adds the names in the certificate of the server that has answered, and warns of what
+// is the matter: everybody who is authenticated may ask for the version.
+func told(resp *http.Response, cluster string, names *auth.ServerNames, log *slog.Logger) {
+	clock, _ := http.ParseTime(resp.Header.Get("Date")) // none is zero
+	tellClock(clock, log)
+	if resp.StatusCode == http.StatusUnauthorized {
+		log.Warn("the API server does not accept the token or the certificate in --kubeconfig: it is wrong, or has expired; put another into the file and start the hub again", "cluster", cluster)
+	}
+	if resp.TLS == nil {
+		return
+	}
+	cert := resp.TLS.PeerCertificates[0]
+	names.Add(cert.DNSNames...)
+	for _, ip := range cert.IPAddresses {
+		names.Add(ip.String())
 	}
 }
 
@@ -94,23 +106,17 @@ func tellClock(clock time.Time, log *slog.Logger) {
 		"here", time.Now().UTC().Format(time.RFC3339), "there", clock.UTC().Format(time.RFC3339), "ahead", off)
 }
 
-// shownBy returns the certificate of a server, whatever it answers, nil if it has none,
-// and when it says that it is.
-func shownBy(ctx context.Context, transport http.RoundTripper, url string) (*x509.Certificate, time.Time, error) {
+// ask returns what a server answers, without the body.
+func ask(ctx context.Context, transport http.RoundTripper, url string) (*http.Response, error) {
 	ctx, cancel := context.WithTimeout(ctx, askPatience)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 	if err != nil {
-		return nil, time.Time{}, err
+		return nil, err
 	}
 	resp, err := transport.RoundTrip(req)
 	if err != nil {
-		return nil, time.Time{}, err
+		return nil, err
 	}
-	_ = resp.Body.Close()
-	clock, _ := http.ParseTime(resp.Header.Get("Date")) // none is zero
-	if resp.TLS == nil {
-		return nil, clock, nil
-	}
-	return resp.TLS.PeerCertificates[0], clock, nil
+	return resp, resp.Body.Close()
 }

@@ -84,7 +84,12 @@ func TestUnansweredIsToldApart(t *testing.T) {
 		return log.String()
 	}
 	var date string
-	api := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Date", date) }))
+	api := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Date", date)
+		if r.Header.Get("Authorization") == "Bearer expired" {
+			w.WriteHeader(http.StatusUnauthorized)
+		}
+	}))
 	defer api.Close()
 	api.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug)
 	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: api.Certificate().Raw})
@@ -97,6 +102,7 @@ func TestUnansweredIsToldApart(t *testing.T) {
 		"well":          {known, time.Now(), ""},
 		"an hour early": {known, time.Now().Add(time.Hour), "the clocks of this machine and of the API server differ"},
 		"an hour late":  {known, time.Now().Add(-time.Hour), "the clocks of this machine and of the API server differ"},
+		"unauthorized":  {&clientrest.Config{Host: api.URL, BearerToken: "expired", TLSClientConfig: known.TLSClientConfig}, time.Now(), "does not accept the token or the certificate in --kubeconfig"},
 		"gone":          {&clientrest.Config{Host: "https://127.0.0.1:1"}, time.Time{}, "the API server cannot be reached"},
 		"another":       {&clientrest.Config{Host: api.URL, TLSClientConfig: clientrest.TLSClientConfig{CAData: pkitest.New(t, "other").PEM()}}, time.Time{}, "is not it, by the kubeconfig"},
 	} {
