@@ -5,9 +5,7 @@ package main
 import (
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
-	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -251,15 +249,11 @@ func (o *options) checkServers() error {
 		return fmt.Errorf("--server-count %d: want at least 1", o.serverCount)
 	}
 	for _, s := range o.servers {
-		u, err := url.Parse(s)
-		if err != nil || u.Scheme != "https" || u.Hostname() == "" || u.Path != "" && u.Path != "/" {
-			return fmt.Errorf("--server %q: want https://HOST:PORT", s)
+		addr, err := setup.ServerAddress(s)
+		if err != nil {
+			return fmt.Errorf("--server %w", err)
 		}
-		port := u.Port()
-		if port == "" {
-			port = "6443"
-		}
-		o.addrs = append(o.addrs, net.JoinHostPort(u.Hostname(), port))
+		o.addrs = append(o.addrs, addr)
 	}
 	return nil
 }

@@ -7,8 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
-	"net/url"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -173,20 +171,11 @@ func (o *fleetOptions) check(f *pflag.FlagSet) error {
 		return err
 	}
 	if o.server != "" {
-		u, err := url.Parse(o.server)
-		if err != nil || u.Scheme != "https" || u.Hostname() == "" || strings.Trim(u.Path, "/") != "" {
-			return fmt.Errorf("--server %q: want https://HOST:PORT", o.server)
+		if o.addr, err = setup.ServerAddress(o.server); err != nil {
+			return fmt.Errorf("--server %w", err)
 		}
-		o.addr = net.JoinHostPort(u.Hostname(), portOr(u, "6443"))
 	}
 	return o.checkFiles()
-}
-
-func portOr(u *url.URL, port string) string {
-	if p := u.Port(); p != "" {
-		return p
-	}
-	return port
 }
 
 func (o *fleetOptions) checkFiles() error {

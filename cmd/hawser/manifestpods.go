@@ -5,7 +5,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"net/url"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -18,6 +17,7 @@ import (
 
 	"github.com/hawser-project/hawser/agent"
 	"github.com/hawser-project/hawser/auth/bootstrap"
+	"github.com/hawser-project/hawser/cmd/internal/setup"
 )
 
 const (
@@ -217,8 +217,8 @@ func (m *podManifest) checkAgent() error {
 	if m.image == "" {
 		return errors.New("--image is required: an image with hawser-agent in its PATH")
 	}
-	if u, err := url.Parse(m.server); err != nil || u.Scheme != "https" || u.Host == "" {
-		return fmt.Errorf("--server %q: want https://HOST:PORT, the address of the hub", m.server)
+	if _, err := setup.ServerAddress(m.server); err != nil {
+		return fmt.Errorf("--server %w, the address of the hub", err)
 	}
 	if pins, err := bootstrap.ParsePins(m.caHash); err != nil || len(pins) == 0 {
 		return fmt.Errorf("--discovery-token-ca-cert-hash %q: want sha256:HEX with 64 digits, as kubeadm token create --print-join-command prints it", m.caHash)

@@ -27,6 +27,7 @@ import (
 	"github.com/hawser-project/hawser/auth"
 	"github.com/hawser-project/hawser/auth/bootstrap"
 	"github.com/hawser-project/hawser/auth/kubeauth"
+	"github.com/hawser-project/hawser/cmd/internal/setup"
 )
 
 const apiTimeout = 30 * time.Second
@@ -55,6 +56,9 @@ func newToken() *cobra.Command {
 				return fmt.Errorf("--ttl %s is negative: give how long the token shall be valid, or 0 for ever", ttl)
 			}
 			if err := checkSite(site); err != nil {
+				return err
+			}
+			if err := checkJoinServer(server, printJoin); err != nil {
 				return err
 			}
 			return withClient(cmd.Context(), kubeconfig, func(ctx context.Context, client kubernetes.Interface, rc *rest.Config) error {
@@ -92,6 +96,22 @@ func createToken(ctx context.Context, out io.Writer, client kubernetes.Interface
 	}
 	_, err = fmt.Fprintf(out, "hawser-agent --server %s --token %s --discovery-token-ca-cert-hash %s\n", server, token, pins)
 	return err
+}
+
+// checkJoinServer refuses what no agent takes as --server. Several are separated by commas.
+func checkJoinServer(servers string, printJoin bool) error {
+	switch {
+	case servers == "":
+		return nil
+	case !printJoin:
+		return errors.New("--server is for --print-join-command: a token alone names no server")
+	}
+	for server := range strings.SplitSeq(servers, ",") {
+		if _, err := setup.ServerAddress(server); err != nil {
+			return fmt.Errorf("--server %w", err)
+		}
+	}
+	return nil
 }
 
 // checkSite refuses what a bootstrap token cannot say of a site.

@@ -4,10 +4,13 @@
 package setup
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"net"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -22,6 +25,18 @@ import (
 // of the processes it starts, which may have been told some.
 func NoCores() {
 	_ = unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{}) // everybody may have less
+}
+
+// defaultServerPort is the port of a server's URL that names none.
+const defaultServerPort = "6443"
+
+// ServerAddress returns HOST:PORT of a server's URL, https://HOST:PORT.
+func ServerAddress(text string) (string, error) {
+	u, err := url.Parse(text)
+	if err != nil || u.Scheme != "https" || u.Hostname() == "" || u.Path != "" && u.Path != "/" {
+		return "", fmt.Errorf("%q: want https://HOST:PORT", text)
+	}
+	return net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), defaultServerPort)), nil
 }
 
 // debugVerbosity is from which --v on the log tells of each stream.
