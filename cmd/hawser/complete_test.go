@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"crypto/x509"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"log"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -136,6 +138,10 @@ func TestRemedy(t *testing.T) {
 	expired := fmt.Errorf("ask: %w", x509.CertificateInvalidError{Reason: x509.Expired})
 	if err := withRemedy(expired); !errors.Is(err, expired) || !strings.Contains(err.Error(), "clock") {
 		t.Errorf("an expired certificate: %v", err)
+	}
+	late := fmt.Errorf("ask: %w", &url.Error{Op: "Get", URL: "https://127.0.0.1", Err: context.DeadlineExceeded})
+	if err := withRemedy(late); !errors.Is(err, late) || !strings.Contains(err.Error(), "; look at the server's log") {
+		t.Errorf("a server that does not answer: %v", err)
 	}
 	if err := withRemedy(errors.New("else")); err.Error() != "else" || withRemedy(nil) != nil {
 		t.Errorf("another error becomes %v", err)

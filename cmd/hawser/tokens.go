@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"slices"
 	"strings"
 	"syscall"
@@ -94,6 +95,7 @@ func withClient(ctx context.Context, kubeconfig string, f func(context.Context, 
 func withRemedy(err error) error {
 	var unknown x509.UnknownAuthorityError
 	var invalid x509.CertificateInvalidError
+	var late net.Error
 	remedy := ""
 	switch {
 	case apierrors.IsUnauthorized(err):
@@ -104,6 +106,8 @@ func withRemedy(err error) error {
 		remedy = "look at this machine's clock; if it is right, the server needs another certificate"
 	case errors.Is(err, syscall.ECONNREFUSED):
 		remedy = "is the server running, and does the kubeconfig name its port?"
+	case errors.As(err, &late) && late.Timeout():
+		remedy = "look at the server's log, at the load of its machine and at the network on the way"
 	default:
 		return err
 	}

@@ -84,7 +84,7 @@ func newTop() *cobra.Command {
 	var kubeconfig, by, hub string
 	keys := []string{"name", "site", "tunnel", "rtt", "streams", "bytes", "lost", "resumed", "failed"}
 	tunnels := &cobra.Command{
-		Use:   "tunnels",
+		Use: "tunnels", SuggestFor: []string{"node", "nodes"},
 		Short: "One row a node: its session, round trip, open streams, bytes, connections lost and resumed, dials",
 		Long: "Prints one row a node. TUNNEL and SINCE are the node's condition hawser.dev/TunnelConnected. The figures are the\n" +
 			"server's metrics, of the sessions that the server of the kubeconfig has; - is a node that it has none with. RTT is\n" +
