@@ -34,6 +34,9 @@ const (
 	EvictionResumed = "EvictionResumed"
 )
 
+// tunnelParked is the reason of the event that a session has lost its connection.
+const tunnelParked = "TunnelParked"
+
 // DefaultGrace is how long a node may be quiet before it turns Unknown, where the
 // server was not told otherwise.
 const DefaultGrace = 40 * time.Second

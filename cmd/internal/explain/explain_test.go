@@ -97,6 +97,11 @@ func (s *scene) taint(effect corev1.TaintEffect, age time.Duration) {
 }
 
 // pod has a pod tolerate unreachable for so many seconds; negative is for good.
+// parked adds an event that the connection was lost some times, the last time so long ago.
+func (s *scene) parked(times int32, last time.Duration) {
+	s.o.Events = append(s.o.Events, corev1.Event{Type: "Warning", Reason: tunnelParked, Count: times, FirstTimestamp: ago(last + 2*time.Minute), LastTimestamp: ago(last)})
+}
+
 func (s *scene) pod(name string, seconds int64) {
 	t := corev1.Toleration{Key: corev1.TaintNodeUnreachable, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute}
 	if seconds >= 0 {
@@ -118,6 +123,9 @@ func TestFaults(t *testing.T) {
 		says  []string // parts of the page
 	}{
 		{"nothing", func(*scene) {}, Healthy, []string{"nothing is broken", "round trip about 20ms", "at site eu-berlin", "fresh: lease renewed 5s ago by node-1", "nothing is due"}},
+		{"lost twice", func(s *scene) { s.parked(2, time.Minute) }, Healthy, []string{"nothing is broken\n"}},
+		{"flapping", func(s *scene) { s.parked(11, time.Minute); s.parked(1, 4*time.Second) }, Healthy, []string{"nothing is broken, but its connection was lost at least 12 times since", "the last time 4s ago"}},
+		{"flapped", func(s *scene) { s.parked(11, 20*time.Minute) }, Healthy, []string{"nothing is broken\n"}},
 		{"cordoned", func(s *scene) { s.o.Node.Spec.Unschedulable = true }, Healthy, []string{"takes no new pods", "cordoned"}},
 		{"never joined", func(s *scene) { s.o.Node, s.o.Lease = nil, nil }, NeverJoined, []string{"hawser token create", "nothing, until it joins"}},
 		{"node deleted under its agent", func(s *scene) { s.o.Node = nil; s.pod("web", 300) }, Deleted, []string{"its lease is and 1 pods are left", "garbage collector deletes what is left on it: ns/web"}},

@@ -71,10 +71,42 @@ func judge(o *Objects, r *Report) Verdict {
 	case o.Now.Sub(r.Heartbeat.Latest) > o.Grace/2:
 		return verdict(HeartbeatDelay, "heartbeats are late; everything else looks well")
 	case r.Cordoned:
-		return verdict(Healthy, "nothing is broken; the node is cordoned and takes no new pods")
+		return verdict(Healthy, "nothing is broken; the node is cordoned and takes no new pods%s", flaps(o))
 	default:
-		return verdict(Healthy, "nothing is broken")
+		return verdict(Healthy, "nothing is broken%s", flaps(o))
 	}
+}
+
+const (
+	// manyLosses is how many losses of the connection are told of a node that has it again.
+	manyLosses = 3
+	// flapWindow is how long ago the latest of them may be.
+	flapWindow = 10 * time.Minute
+)
+
+// flaps says that the node loses its connection again and again, as events tell, which last an
+// hour; empty if it does not.
+func flaps(o *Objects) string {
+	var count int32
+	first, latest := o.Now, time.Time{}
+	for i := range o.Events {
+		e := &o.Events[i]
+		if e.Reason != tunnelParked {
+			continue
+		}
+		count += max(1, e.Count)
+		if e.LastTimestamp.After(latest) {
+			latest = e.LastTimestamp.Time
+		}
+		if at := e.FirstTimestamp.Time; !at.IsZero() && at.Before(first) {
+			first = at
+		}
+	}
+	if count < manyLosses || o.Now.Sub(latest) > flapWindow {
+		return ""
+	}
+	return fmt.Sprintf(", but its connection was lost at least %d times since %s, the last time %v ago: look at the network there",
+		count, first.UTC().Format(time.RFC3339), o.Now.Sub(latest).Round(time.Second))
 }
 
 // silent says whether heartbeats have stopped. A node that was taken for lost and
