@@ -307,7 +307,9 @@ func (s *Session) addConn() {
 		return
 	}
 	pause := min(minGrowBackoff<<min(p.dialFailures, 8), maxGrowBackoff)
-	p.dialFailures++
+	if p.dialing == 0 { // those that fail together count once
+		p.dialFailures++
+	}
 	p.retryAt = time.Now().Add(pause)
 	s.releaseBulkLocked()
 	s.log.Debug("cannot add a connection", "session", s.id.String(), "retry", pause, "err", err)

@@ -31,11 +31,12 @@ const (
 
 // paths is the state of adding and replacing connections.
 type paths struct {
-	lastLostAddr net.Addr // remote address of the latest connection that was lost,
-	lostRate     float64  // and its pace's rate; 0: unknown
-	wanted       int      // connections beside the first that the peer has asked for
-	askedFor     int      // that this end has asked for
-	dialing      int      // attempts under way
+	lastLostAddr net.Addr  // remote address of the latest connection that was lost,
+	lostRate     float64   // and its pace's rate; 0: unknown
+	wanted       int       // connections beside the first that the peer has asked for
+	askedFor     int       // that this end has asked for,
+	askedAt      time.Time // and when
+	dialing      int       // attempts under way
 	retryAt      time.Time
 	addingUntil  time.Time // until then bulk waits for a connection that is being made; zero: none is
 	dialFailures int
@@ -164,8 +165,9 @@ func (s *Session) unassignLocked(st *stream) {
 // unless that is under way.
 func (s *Session) addConnsLocked() {
 	p, first := &s.paths, s.firstLocked()
-	there := len(s.conns) - 1
-	if first == nil || s.err != nil || p.dialing > 0 || p.askedFor > there || time.Now().Before(p.retryAt) {
+	there, now := len(s.conns)-1, time.Now()
+	asked := p.askedFor > there
+	if first == nil || s.err != nil || p.dialing > 0 || asked && now.Sub(p.askedAt) < minGrowBackoff || now.Before(p.retryAt) {
 		return
 	}
 	need := 0
@@ -177,8 +179,10 @@ func (s *Session) addConnsLocked() {
 	switch need = min(max(need, p.wanted), s.conf.connections-1); {
 	case need <= there:
 	case s.dial == nil:
-		p.askedFor, first.control.wantConns = need, need
-		s.holdBulkLocked()
+		p.askedFor, p.askedAt, first.control.wantConns = need, now, need
+		if !asked { // else bulk has waited in vain
+			s.holdBulkLocked()
+		}
 		first.startWritingLocked()
 	default:
 		s.holdBulkLocked()
@@ -271,6 +275,7 @@ func (s *Session) attachLocked(c *conn, insteadOf uint64) {
 	}
 	c.inheritPaceLocked()
 	if c == s.conns[0] {
+		s.paths.dialFailures, s.paths.retryAt = 0, time.Time{} // the server can be reached again
 		s.keepalive.restart()
 		if c.joinRTT > 0 {
 			s.keepalive.usualRTT = 0 // this may be another path
