@@ -268,6 +268,9 @@ func (s *Session) attachLocked(c *conn, insteadOf uint64) {
 	}
 	s.conns = slices.Insert(s.conns, at, c)
 	s.countBesideLocked()
+	if len(s.conns) > 1 {
+		s.scheduleSweepLocked() // no stream of this end may use it
+	}
 	local := c.tls.LocalAddr()
 	if before := s.local.Swap(&local); s.dialing && before != nil && host(*before) != host(local) {
 		s.keepalive.reset() // it was learned on another path

@@ -74,6 +74,30 @@ func TestConnectionsOfAListenerAreBounded(t *testing.T) {
 	})
 }
 
+// Connections that the accepting end has asked for are dropped once it does not use them any
+// more, and give their places back.
+func TestConnectionsAskedForAreDropped(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := tunnel.Options{Link: tunnel.LinkOptions{Connections: 4}}
+		n := newNetwork(o)
+		beside := &budget{limit: 8}
+		n.registry.conf.beside = beside
+		d, a := n.pair(t, o)
+		ctx, stop := context.WithCancel(t.Context())
+		busy(t, ctx, a, d)
+		time.Sleep(20 * time.Second)
+		if d.Link().Connections < 2 {
+			t.Fatal("bulk of the accepting end has no connection of its own")
+		}
+		stop()
+		time.Sleep(2 * idleTimeout)
+		if conns, used := d.Link().Connections, beside.used.Load(); conns != 1 || used != 0 {
+			t.Errorf("%d connections, %d places are taken", conns, used)
+		}
+		n.close(t, d, a)
+	})
+}
+
 // busy has a stream of d carry much, to a, until ctx is done.
 func busy(t *testing.T, ctx context.Context, d, a *Session) {
 	t.Helper()
