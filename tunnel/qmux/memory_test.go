@@ -104,6 +104,25 @@ func isIdle(t *testing.T, intake *tunnel.Intake) {
 	}
 }
 
+// What is read after the session is over takes no window.
+func TestNoWindowAfterTheEnd(t *testing.T) {
+	eachKind(t, tunnel.Options{}, func(t *testing.T, o tunnel.Options) {
+		intake := tunnel.NewIntake(0)
+		l := newLink(t, o, intake)
+		near, far := opened(t, l.dialer, l.accepter)
+		l.writers.Go(func() { _, _ = near.Write(make([]byte, 1<<20)) }) // until its session is over, too
+		synctest.Wait()
+		l.accepter.mu.Lock()
+		l.accepter.failLocked(errors.New("over"))
+		l.accepter.mu.Unlock()
+		if n, _ := io.Copy(io.Discard, far); n < initialWindow/2 {
+			t.Fatalf("%d bytes were there to read", n)
+		}
+		l.end()
+		isIdle(t, intake)
+	})
+}
+
 // While too much lies unread a stream that is read has a small window, and later its
 // old one.
 func TestIntakeNarrows(t *testing.T) {

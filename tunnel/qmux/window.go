@@ -46,6 +46,9 @@ func (s *Session) openWindowLocked(in *receiving) {
 // raiseWindowLocked notes that n bytes were read, and returns by how much to raise the
 // peer's limit; 0 if it is too soon.
 func (s *Session) raiseWindowLocked(w *window, n int) int {
+	if s.err != nil {
+		return 0 // the session has given its part of the intake back
+	}
 	w.consumed += n
 	s.adjustWindowLocked(w)
 	if w.consumed < w.size/2 {
