@@ -364,14 +364,17 @@ func (s *Session) resendControlLocked() {
 
 // drainLocked detaches c, which another connection has replaced. It is still read: the peer
 // may have sent data on it before it knew of the other one. The dialing end closes it. The
-// caller requeues what was in flight on it.
+// caller requeues what was in flight on it. A write in progress ends at once, even if the
+// socket is full: until then nothing is requeued.
 func (s *Session) drainLocked(c *conn) {
 	c.draining = true
 	s.detachLocked(c)
-	if s.dialing {
+	_ = c.tls.SetDeadline(time.Now().Add(2 * lingerTimeout)) // if that fails, c is broken
+	switch {
+	case c.writing:
+		_ = c.tls.SetWriteDeadline(time.Unix(1, 0)) // likewise
+	case s.dialing:
 		go c.closeWrite() // it may block, for lingerTimeout
-	} else {
-		_ = c.tls.SetDeadline(time.Now().Add(2 * lingerTimeout)) // if that fails, c is broken
 	}
 }
 

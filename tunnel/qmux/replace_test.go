@@ -3,9 +3,11 @@
 package qmux
 
 import (
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/hawser-project/hawser/tunnel"
 	"github.com/hawser-project/hawser/tunnel/memnet"
@@ -57,4 +59,54 @@ func TestLostWhileReplaced(t *testing.T) {
 		}
 		n.close(t, s)
 	})
+}
+
+// A write that is blocked on a connection does not hold up what goes on on the one that takes its
+// place.
+func TestBlockedWriteHoldsUpNothing(t *testing.T) {
+	for name, ends := range map[string]func(d, a *Session) (from, to *Session){
+		"of the dialing end":   func(d, a *Session) (from, to *Session) { return d, a },
+		"of the accepting end": func(d, a *Session) (from, to *Session) { return a, d },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				o := tunnel.Options{Link: tunnel.LinkOptions{Connections: 1}}
+				n := newNetwork(o)
+				d, a := n.pair(t, o)
+				from, to := ends(d, a)
+				near, far := opened(t, from, to)
+				var group sync.WaitGroup
+				var read atomic.Int64
+				group.Go(func() {
+					for b := make([]byte, 64<<10); ; time.Sleep(10 * time.Millisecond) {
+						if _, err := near.Write(b); err != nil {
+							return
+						}
+					}
+				})
+				group.Go(func() {
+					for b := make([]byte, 64<<10); ; {
+						k, err := far.Read(b)
+						if read.Add(int64(k)); err != nil {
+							return
+						}
+					}
+				})
+				time.Sleep(3 * time.Second)
+				n.near[0].Stall(true)
+				for d.Link().Resumes == 0 {
+					time.Sleep(time.Millisecond)
+				}
+				before, since := read.Load(), time.Now()
+				for read.Load() == before && time.Since(since) < time.Minute {
+					time.Sleep(time.Millisecond)
+				}
+				if took := time.Since(since); took > 100*time.Millisecond {
+					t.Errorf("the stream went on %v after the session", took)
+				}
+				n.close(t, d, a)
+				group.Wait()
+			})
+		})
+	}
 }
