@@ -60,7 +60,8 @@ type rejoin struct {
 	redialing   bool // redial runs
 	shortLived  int  // connections in a row that broke within minUsefulLife and carried nothing
 	movedAtLoss uint64
-	falseDoubts int // doubts in a row about connections that were alive, since a ping was answered soon
+	retryAt     time.Time // no connection is replaced because of a doubt before that
+	falseDoubts int       // doubts in a row about connections that were alive, since a ping was answered soon
 
 	graceUntil time.Time // end of the grace after the window has passed while this process was stopped
 }
@@ -169,7 +170,7 @@ func (s *Session) redial(doubted *conn, insteadOf uint64, useless int) {
 		}
 		began = time.Now()
 		err := s.attempt(s.alive, s.connect, insteadOf)
-		if s.redialed(doubted, err) {
+		if s.redialed(doubted, began, err) {
 			return
 		}
 		if tunnel.CodeOf(err) == tunnel.Unreachable {
@@ -180,8 +181,9 @@ func (s *Session) redial(doubted *conn, insteadOf uint64, useless int) {
 	}
 }
 
-// redialed handles the result of an attempt. It returns whether redial ends.
-func (s *Session) redialed(doubted *conn, err error) bool {
+// redialed handles the result of an attempt that began at a time. It returns whether redial
+// ends. A doubt was false if the connection has brought something meanwhile.
+func (s *Session) redialed(doubted *conn, began time.Time, err error) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r := &s.paths.rejoin
@@ -189,8 +191,11 @@ func (s *Session) redialed(doubted *conn, err error) bool {
 	case err == nil:
 		r.falseDoubts = 0
 	case doubted != nil && !doubted.detached:
-		r.falseDoubts = min(r.falseDoubts+1, maxFalseDoubts)
-		s.scheduleLocked(time.Now().Add(s.ackTimeoutLocked()))
+		if doubted.lastReceived.After(began) {
+			r.falseDoubts = min(r.falseDoubts+1, maxFalseDoubts)
+		}
+		r.retryAt = time.Now().Add(s.ackTimeoutLocked())
+		s.scheduleLocked(r.retryAt)
 	}
 	if err != nil {
 		s.keepalive.lostAfter = 0 // the network is at fault, not a middlebox
@@ -217,7 +222,7 @@ func (s *Session) doubtLocked(c *conn) {
 		s.log.Debug("connection doubted", "session", s.id.String(), "connection", c.number)
 		s.lostLocked(c, silentError(time.Since(c.lastReceived)))
 		other.sendDoubtedLocked(c.number) // a reset of c may not reach the peer
-	case !r.redialing:
+	case !r.redialing && !time.Now().Before(r.retryAt):
 		if c == first {
 			s.keepalive.lost(time.Since(c.lastReceived))
 		}

@@ -3,6 +3,8 @@
 package qmux
 
 import (
+	"cmp"
+	"context"
 	"net"
 	"sync"
 	"testing"
@@ -118,27 +120,58 @@ func TestForgetfulPath(t *testing.T) {
 	}
 }
 
-// An outage that a connection survives does not make the next loss take longer to find.
-func TestOutageIsForgotten(t *testing.T) {
+// A connection that was doubted in vain does not make the next loss take longer to find.
+func TestFalseDoubtIsForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(tunnel.Options{})
-		d, a := n.pair(t, tunnel.Options{})
+		slow := func(ctx context.Context) (secured, error) {
+			n.mu.Lock()
+			down := n.down
+			n.mu.Unlock()
+			if down != nil {
+				return nil, cmp.Or(passes(ctx, 3*time.Second), down)
+			}
+			return n.dial(ctx)
+		}
+		d, a := n.pairBy(t, tunnel.Options{}, slow)
 		near, far := opened(t, d, a)
 		first := n.near[0]
 		n.set(func() { n.down = errNoWay })
 		first.Stall(true)
 		says(t, near, "late")
-		time.Sleep(7 * time.Second)
-		n.set(func() { n.down = nil })
+		time.Sleep(2 * time.Second) // another one is being dialed
 		first.Stall(false)
 		hears(t, far, "late")
-		time.Sleep(30 * time.Second)
-		if made := n.made(); made != 1 {
-			t.Fatalf("%d connections: it did not survive", made)
+		time.Sleep(5 * time.Second)
+		if d.paths.rejoin.falseDoubts == 0 || n.made() != 1 {
+			t.Fatalf("%d connections: it was not doubted in vain", n.made())
 		}
+		n.set(func() { n.down = nil })
+		time.Sleep(30 * time.Second)
 		n.stall()
-		if took := goesOn(t, near, far); took > 2*minAckTimeout {
+		if took := goesOn(t, near, far); took > minAckTimeout+100*time.Millisecond {
 			t.Errorf("a loss was found after %v", took)
+		}
+		n.close(t, d, a)
+	})
+}
+
+// While the network is down a connection that is silent is not taken for one that works after all:
+// another is tried each second.
+func TestDownNetworkIsTriedEachSecond(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork(tunnel.Options{})
+		d, a := n.pair(t, tunnel.Options{})
+		near, far := opened(t, d, a)
+		n.set(func() { n.down = errNoWay })
+		n.stall()
+		says(t, near, "late")
+		time.Sleep(8500 * time.Millisecond)
+		n.set(func() { n.down = nil })
+		began := time.Now()
+		hears(t, far, "late")
+		if took := time.Since(began); took > minAckTimeout+100*time.Millisecond {
+			t.Errorf("it went on %v after the network", took)
 		}
 		n.close(t, d, a)
 	})
