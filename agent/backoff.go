@@ -33,7 +33,8 @@ func (b *backoff) failed(draw float64) time.Duration {
 	return time.Duration(draw * float64(doubled(b.lowest, b.failures-b.servers-1, b.highest)))
 }
 
-// ended returns how long to wait after a session that lasted lived.
+// ended returns how long to wait after a session that lasted lived, until it ended or its
+// server drained it.
 func (b *backoff) ended(lived time.Duration, draw float64) time.Duration {
 	b.replaced = 0
 	if lived >= settled {

@@ -3,6 +3,7 @@
 package agent
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -133,6 +134,66 @@ func TestServerDrains(t *testing.T) {
 		}
 		if got := m.hello.Meta[keepsKey]; got != "2" {
 			t.Errorf("the last greeting keeps %q, want the link with the same server", got)
+		}
+	})
+}
+
+// TestDrainStartsOver: failed attempts before a session that lived do not delay the attempts
+// after its server drained, however often servers restart.
+func TestDrainStartsOver(t *testing.T) {
+	bubble(t, func(t *testing.T, h *servers) {
+		tr := h.exchange.Transport()
+		dial := tr.Dial
+		tr.Dial = func(ctx context.Context, addr string, o tunnel.Options) (tunnel.Session, error) {
+			if addr == "hub:2" { // it does not run
+				<-time.After(time.Second)
+			}
+			return dial(ctx, addr, o)
+		}
+		a := h.start(Config{Servers: []string{"hub:1", "hub:2"}, Transport: tr})
+		pass(10 * time.Minute) // the wait is long by now
+		defer h.open("hub:1")()
+		for i := range 3 {
+			if err := a.Wait(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			m := next(t, h.sessions)
+			pass(time.Hour)
+			drained := time.Now()
+			if err := m.control.Drain(tunnel.Draining, "restart"); err != nil {
+				t.Fatal(err)
+			}
+			pass(time.Second / 2)
+			_ = m.session.Close() // and it serves again
+			if err := a.Wait(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if took := time.Since(drained); took != time.Second {
+				t.Errorf("restart %d: connected again after %v, want 1 s", i, took)
+			}
+		}
+	})
+}
+
+// TestDrainedAtOnce: servers that drain each session at once are backed off from.
+func TestDrainedAtOnce(t *testing.T) {
+	bubble(t, func(t *testing.T, h *servers) {
+		defer h.open("hub:1")()
+		defer h.open("hub:2")()
+		a := h.start(Config{Servers: []string{"hub:1", "hub:2"}})
+		start := time.Now()
+		for range 10 {
+			if err := a.Wait(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			m := next(t, h.sessions)
+			if err := m.control.Drain(tunnel.Draining, "restart"); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+		}
+		if time.Since(start) == 0 {
+			t.Error("ten sessions without a wait between them")
 		}
 	})
 }

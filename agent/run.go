@@ -295,7 +295,7 @@ func (k *keeper) maintain(ctx context.Context, l *link) time.Duration {
 		}
 		if k.drainsAlone(ctx, l) {
 			k.leave(l)
-			return 0
+			return k.retry.ended(time.Since(l.since), rand.Float64())
 		}
 		k.detach(l.err)
 		return k.ended(ctx, l)
