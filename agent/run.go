@@ -3,6 +3,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"math/rand/v2"
@@ -75,7 +76,7 @@ func (k *keeper) run(ctx context.Context) {
 	})
 	var wait time.Duration
 	for {
-		server := k.next()
+		server := k.next(wait)
 		k.waitRetry(ctx, server, wait)
 		if ctx.Err() != nil {
 			return
@@ -96,26 +97,48 @@ func (k *keeper) run(ctx context.Context) {
 	}
 }
 
-// next returns the next server in turn. It skips those that other agents of this node have,
-// and those that are leaving unless there is no other.
-func (k *keeper) next() string {
+// next returns the server to try after wait: the next in turn that may be tried then, else the
+// first that may be tried later. It skips those that other agents of this node have, and
+// prefers those that are not leaving.
+func (k *keeper) next(wait time.Duration) string {
 	first := k.retryFirst
 	k.retryFirst = ""
 	if first != "" && k.agent.shared.take(k.agent, first) {
 		return first
 	}
-	servers := k.agent.cfg.Servers
 	k.forget()
-	for i := range 2 * len(servers) {
-		s := servers[k.turn%len(servers)]
-		k.turn++
-		leaving := slices.ContainsFunc(k.leaving, func(l *link) bool { return l.server == s })
-		if (!leaving || i >= len(servers)) && k.agent.shared.take(k.agent, s) {
+	servers := k.agent.cfg.Servers
+	turn := k.turn % len(servers)
+	order := slices.Concat(servers[turn:], servers[:turn])
+	now := time.Now()
+	slices.SortStableFunc(order, func(a, b string) int {
+		return cmp.Or(cmp.Compare(k.delay(a, now, wait), k.delay(b, now, wait)), cmp.Compare(k.drains(a), k.drains(b)))
+	})
+	for _, s := range order {
+		if k.agent.shared.take(k.agent, s) {
 			k.agent.shared.keep(k.agent, s)
+			k.turn = slices.Index(servers, s) + 1
 			return s
 		}
 	}
 	panic("more agents than servers")
+}
+
+// delay is how long not to try the server: wait, or longer if it requested that. An address
+// that led to another one's server may be tried once that session is not in use.
+func (k *keeper) delay(server string, now time.Time, wait time.Duration) time.Duration {
+	if other := k.sameAs[server]; other != nil && !other.inUse() {
+		return wait
+	}
+	return max(wait, k.retryAfter[server].Sub(now))
+}
+
+// drains is 1 if a leaving session with the server has not ended, else 0.
+func (k *keeper) drains(server string) int {
+	if slices.ContainsFunc(k.leaving, func(l *link) bool { return l.server == server }) {
+		return 1
+	}
+	return 0
 }
 
 // forget drops leaving links that have ended.
@@ -229,6 +252,7 @@ func (k *keeper) fence(up bool) {
 func (k *keeper) recordRetryAfter(server string, err error) {
 	if d, ok := tunnel.RetryAfter(err); ok {
 		k.retryAfter[server] = time.Now().Add(spread(d))
+		delete(k.sameAs, server) // it is not why
 	}
 }
 

@@ -4,6 +4,7 @@ package agent
 
 import (
 	"io"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -51,6 +52,55 @@ func TestRetryAfterElsewhere(t *testing.T) {
 			t.Fatal(err)
 		}
 		if took := time.Since(start); took > 0 || a.State().Server != "hub:2" {
+			t.Errorf("connected to %s after %v", a.State().Server, took)
+		}
+	})
+}
+
+// TestRetryAfterOfOne: the delay that one server requests does not delay the attempts at
+// another that is down.
+func TestRetryAfterOfOne(t *testing.T) {
+	bubble(t, func(t *testing.T, h *servers) {
+		var free atomic.Bool
+		h.decision = func(int, tunnel.Hello) error {
+			if free.Load() {
+				return nil
+			}
+			return &tunnel.Goodbye{Code: tunnel.Busy, Text: "too many agents at once", Retry: time.Minute}
+		}
+		defer h.open("hub:1")()
+		a := h.start(Config{Servers: []string{"hub:1", "hub:2"}, MaxBackoff: 5 * time.Second})
+		pass(time.Second)
+		defer h.open("hub:2")()
+		free.Store(true)
+		opened := time.Now()
+		if err := a.Wait(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(opened); took > 5*time.Second || a.State().Server != "hub:2" {
+			t.Errorf("connected to %s after %v", a.State().Server, took)
+		}
+	})
+}
+
+// TestRetryAfterSoonest: if each server requests a delay, the one with the shortest is tried
+// first.
+func TestRetryAfterSoonest(t *testing.T) {
+	bubble(t, func(t *testing.T, h *servers) {
+		h.decision = func(n int, _ tunnel.Hello) error {
+			if n > 2 {
+				return nil
+			}
+			return &tunnel.Goodbye{Code: tunnel.Busy, Text: "too many agents at once", Retry: []time.Duration{time.Hour, time.Minute}[n-1]}
+		}
+		defer h.open("hub:1")()
+		defer h.open("hub:2")()
+		start := time.Now()
+		a := h.start(Config{Servers: []string{"hub:1", "hub:2"}})
+		if err := a.Wait(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(start); took > 2*time.Minute || a.State().Server != "hub:2" {
 			t.Errorf("connected to %s after %v", a.State().Server, took)
 		}
 	})
