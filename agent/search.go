@@ -22,6 +22,8 @@ const (
 	// parkedTimeout is how long a session may have no connection before another server is
 	// tried while it reconnects.
 	parkedTimeout = 500 * time.Millisecond
+	// searchTimeout is how long an attempt beside a session may go on once that has ended.
+	searchTimeout = 2 * time.Second
 	// moveTimeout bounds a session's migration to another connection.
 	moveTimeout = 15 * time.Second
 	// suspendedFrom is the difference between wall clock and monotonic clock from which the
@@ -48,9 +50,10 @@ type found struct {
 
 // A search makes attempts at a link beside the one in use, one at a time.
 type search struct {
-	found    chan found // nil if no attempt is running; else receives its result
-	attempts int        // at another server while the link is parked
-	retry    time.Time  // when to make the next attempt
+	found    chan found         // nil if no attempt is running; else receives its result
+	cancel   context.CancelFunc // ends the attempt that is running
+	attempts int                // at another server while the link is parked
+	retry    time.Time          // when to make the next attempt
 }
 
 // remote is the session's remote address.
@@ -133,8 +136,10 @@ func (k *keeper) startSearch(ctx context.Context, reason string, l *link, p plan
 		p.keeps = p.keeps[:min(len(p.keeps), maxLeaving)]
 	}
 	out := make(chan found, 1)
-	k.search.found = out
+	ctx, cancel := context.WithCancel(ctx)
+	k.search.found, k.search.cancel = out, cancel
 	k.links.Go(func() {
+		defer cancel()
 		n, err := k.agent.connect(ctx, p)
 		out <- found{link: n, reason: reason, server: p.server, err: err}
 	})
@@ -154,12 +159,15 @@ func (k *keeper) finishSearch(f found) *link {
 	return f.link
 }
 
-// await waits for the end of the search that is running, if any.
+// await waits for the end of the search that is running, if any. After searchTimeout it ends the
+// search, so that a server that does not answer does not delay the attempts at others.
 func (k *keeper) await(ctx context.Context) *link {
 	if k.search.found == nil {
 		return nil
 	}
-	// An attempt ends with ctx. It may have made a link before that.
+	limit := time.AfterFunc(searchTimeout, k.search.cancel)
+	defer limit.Stop()
+	// An attempt ends with ctx, or at the limit. It may have made a link before that.
 	l := k.finishSearch(<-k.search.found)
 	if ctx.Err() != nil && l != nil {
 		_ = l.session.Close() // it has no user

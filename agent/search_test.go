@@ -213,15 +213,45 @@ func TestLostWhileSeeking(t *testing.T) {
 		defer h.open("hub:1")()
 		defer h.open("hub:2")()
 		fakeTransport := h.fakeTransport()
-		a := h.start(Config{Servers: []string{"hub:1", "hub:2"}, Transport: slow(fakeTransport, "hub:2", 5*time.Second)})
+		a := h.start(Config{Servers: []string{"hub:1", "hub:2"}, Transport: slow(fakeTransport, "hub:2", 3*time.Second)})
 		pass(time.Minute)
 		first := next(t, h.sessions)
 		fakeTransport.latest().park()
 		pass(3 * time.Second)
 		_ = first.session.Close()
-		pass(5 * time.Second)
+		pass(searchTimeout)
 		if s := a.State(); s.Server != "hub:2" || !s.Connected || h.greetings() != 2 {
 			t.Errorf("%+v, %d greetings", s, h.greetings())
+		}
+	})
+}
+
+// TestLostWhileSeekingInVain: the session ends while another server is tried that does not
+// answer. Its own server is tried soon.
+func TestLostWhileSeekingInVain(t *testing.T) {
+	bubble(t, func(t *testing.T, h *servers) {
+		defer h.open("hub:1")()
+		fakeTransport := h.fakeTransport()
+		tr := fakeTransport.transport()
+		tr.Dial = func(ctx context.Context, addr string, o tunnel.Options) (tunnel.Session, error) {
+			if addr == "hub:2" {
+				<-ctx.Done()
+				return nil, context.Cause(ctx)
+			}
+			return fakeTransport.dial(ctx, addr, o)
+		}
+		a := h.start(Config{Servers: []string{"hub:1", "hub:2"}, Transport: tr})
+		pass(time.Minute)
+		first := next(t, h.sessions)
+		fakeTransport.latest().park()
+		pass(3 * time.Second)
+		lost := time.Now()
+		_ = first.session.Close()
+		if err := a.Wait(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(lost); took != searchTimeout || a.State().Server != "hub:1" {
+			t.Errorf("connected to %s after %v, want %v", a.State().Server, took, searchTimeout)
 		}
 	})
 }
