@@ -85,7 +85,8 @@ func TestGroup(t *testing.T) {
 		if third := next(t, h.sessions); third.server != "c:1" {
 			t.Errorf("the third session is with %s, want c:1", third.server)
 		}
-		if len(moves) == 0 {
+		// If the agent had the third session before the group looked, dials stay with it.
+		if len(moves) == 0 && g.State().Server != "c:1" {
 			t.Error("nobody was told that dials go another way")
 		}
 		dial()
