@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -142,12 +143,18 @@ func watchShim(dir string) (*conn, *record, error) {
 	return conn, rep.Record, nil
 }
 
-// adoptUnresponsive handles a live shim that does not answer. If the container has ended, the
-// shim is about to end. Else the shim is stuck, and is killed with its container, because
-// the container could not be stopped otherwise.
+// adoptUnresponsive handles a live shim that gave no record. If the container has ended, the
+// shim is about to end. Else a shim that hung up is busy, or ends: the container is followed
+// by its lock. A shim that did not answer in time is stuck, and is killed with its
+// container, because the container could not be stopped otherwise.
 func (r *Runtime) adoptUnresponsive(ctx context.Context, s *spec, cause error) error {
 	var rec record
 	if err := readJSON(filepath.Join(s.Dir, statusName), &rec); err != nil || rec.State != runtime.Exited {
+		if hungUp(cause) {
+			rec.State, rec.StartedAt = runtime.Running, cmp.Or(rec.StartedAt, s.CreatedAt)
+			r.holdContainer(newContainer(s, rec))
+			return nil
+		}
 		r.log.Warn("killing a shim that does not answer", "container", s.ID, "err", cause)
 	}
 	newContainer(s, rec).killShim()
@@ -175,10 +182,21 @@ func (r *Runtime) hold(s *spec, rec record) {
 	rec.StartedAt = cmp.Or(rec.StartedAt, s.CreatedAt)
 	c := newContainer(s, rec)
 	c.newer = true
+	r.holdContainer(c)
+}
+
+// holdContainer adds a running container and follows it by its lock.
+func (r *Runtime) holdContainer(c *container) {
 	r.mu.Lock()
-	r.containers[s.ID] = c
+	r.containers[c.spec.ID] = c
 	r.mu.Unlock()
 	r.spawn(func() { r.followLock(c) })
+}
+
+// hungUp reports whether err means that the other end closed the connection.
+func hungUp(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
+		errors.Is(err, unix.ECONNRESET) || errors.Is(err, unix.EPIPE)
 }
 
 // lockPoll is how often the lock of a held container is tried.

@@ -3,8 +3,11 @@ package process
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
+	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -280,5 +283,75 @@ func TestDuplicateAttempt(t *testing.T) {
 	}
 	if err := g.Stop(g.ctx, id, 0); !errors.Is(err, runtime.ErrNotFound) {
 		t.Errorf("stop after remove: %v", err)
+	}
+}
+
+// Each start of an agent connects to the shim of each container. The shim notices when a
+// client hangs up, so that no number of starts uses up its connections.
+func TestManyAgents(t *testing.T) {
+	g := newRig(t, Config{Isolation: None})
+	id := g.start(g.container("c", "trap 'exit 3' TERM; echo ready; while :; do sleep 0.05; done"))
+	g.waitLog(id, "ready")
+	dir := filepath.Join(g.containersDir(), id)
+	for i := range maxConns + 44 {
+		conn, _, err := watchShim(dir)
+		if err != nil {
+			t.Fatalf("watch %d: %v", i, err)
+		}
+		// The shim hangs up too when it has noticed.
+		err = conn.CloseWrite()
+		_ = conn.SetReadDeadline(time.Now().Add(patience / 2))
+		var rep reply
+		if rerr := conn.recv(&rep); err != nil || !errors.Is(rerr, io.EOF) {
+			t.Errorf("watch %d: %v, then %v, want EOF", i, err, rerr)
+		}
+		_ = conn.Close()
+		if t.Failed() {
+			break
+		}
+	}
+	if err := g.Stop(g.ctx, id, patience); err != nil {
+		t.Error(err)
+	}
+	if st := g.status(id); st.ExitCode != 3 {
+		t.Errorf("status %+v", st)
+	}
+}
+
+// A shim that lives and hangs up at once is not stuck: it has too many connections. Its
+// container is left running, and followed until it ends.
+func TestAdoptShimThatHangsUp(t *testing.T) {
+	shim := exec.Command("sleep", "1000") // a process to be killed wrongly
+	if err := shim.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = shim.Process.Kill()
+		_ = shim.Wait()
+	})
+	st, err := statOf(shim.Process.Pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, id := t.TempDir(), "ead3838b110b707ad0db96a9762375d7"
+	running := record{State: runtime.Running, StartedAt: time.Now(), ShimPID: st.PID, ShimStart: st.Starttime}
+	status, err := json.Marshal(running)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := newPeer(t, dir, id, without(t, golden(t, specName), "cgroup"), status, nil)
+	g := newRig(t, Config{DataDir: dir, Isolation: None})
+	if got := g.status(id); got.State != runtime.Running || !got.StartedAt.Equal(running.StartedAt) {
+		t.Errorf("status %+v", got)
+	}
+	if got, err := statOf(shim.Process.Pid); err != nil || got.State == "Z" {
+		t.Errorf("the shim was killed: %+v, %v", got, err)
+	}
+	if err := os.WriteFile(filepath.Join(p.dir, statusName), []byte(oldEnd), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p.end()
+	if got := g.wait(id); got.ExitCode != 3 {
+		t.Errorf("status %+v", got)
 	}
 }

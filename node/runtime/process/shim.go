@@ -410,8 +410,18 @@ func (s *shim) serve(c *conn) {
 	}
 }
 
-// watch sends the record now, and again when the container has ended.
+// watch sends the record now, and again when the container has ended. It returns before
+// that when the client hangs up.
 func (s *shim) watch(c *conn) {
+	gone := make(chan struct{})
+	var reading sync.WaitGroup
+	reading.Go(func() {
+		defer close(gone)
+		var more request // the client sends nothing more
+		_ = c.recv(&more)
+	})
+	defer reading.Wait()
+	defer func() { _ = c.CloseRead() }()
 	for {
 		s.mu.Lock()
 		r := s.record
@@ -419,7 +429,11 @@ func (s *shim) watch(c *conn) {
 		if c.send(reply{Record: &r}) != nil || r.State == runtime.Exited {
 			return
 		}
-		<-s.ended
+		select {
+		case <-s.ended:
+		case <-gone:
+			return
+		}
 	}
 }
 
