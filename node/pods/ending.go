@@ -21,7 +21,8 @@ func (w *worker) judge(now time.Time) {
 		}
 		w.end(now.Add(grace), &kill{})
 	}
-	if w.ended || w.leaving {
+	// As in the kubelet, a final phase in the API is a request to stop the pod, whoever wrote it.
+	if w.ended || w.leaving || !w.static && w.apiKnown && terminal(w.api.Phase) {
 		w.end(now.Add(gracePeriod(w.pod)), &kill{})
 		return
 	}

@@ -3,6 +3,7 @@
 package pods
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -331,12 +332,14 @@ func transition(old, list []corev1.PodCondition, now metav1.Time) []corev1.PodCo
 }
 
 // merged returns the API's status after ours is written: conditions of other writers
-// stay, and an ended pod stays ended. If another writer has changed one of our
+// stay, and an ended pod stays ended, for the reason that is given there if there is none
+// here. If another writer has changed one of our
 // conditions, it is changed back, with now as its transition time.
 func merged(api, ours *corev1.PodStatus, now metav1.Time) *corev1.PodStatus {
 	out := ours.DeepCopy()
 	if terminal(api.Phase) {
 		out.Phase = api.Phase
+		out.Reason, out.Message = cmp.Or(ours.Reason, api.Reason), cmp.Or(ours.Message, api.Message)
 	}
 	if api.QOSClass != "" {
 		out.QOSClass = api.QOSClass

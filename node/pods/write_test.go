@@ -142,3 +142,32 @@ func TestRestoredServer(t *testing.T) {
 		w.stop()
 	})
 }
+
+// A pod whose phase another client makes final is stopped, as by a kubelet, and keeps phase and
+// reason.
+func TestEndedByAnother(t *testing.T) {
+	for _, phase := range []corev1.PodPhase{corev1.PodFailed, corev1.PodSucceeded} {
+		t.Run(string(phase), func(t *testing.T) {
+			o := memory.Options{Start: func(runtime.Container) memory.Behaviour {
+				return memory.Behaviour{TermDelay: 5 * time.Second, TermCode: 7}
+			}}
+			inWorld(t, o, func(w *world) {
+				w.create(newPod("a", nil))
+				advance(time.Second)
+				w.wantRunning("at first", w.pod("a"))
+				w.update("a", func(p *corev1.Pod) {
+					p.Status.Phase, p.Status.Reason, p.Status.Message = phase, "Lost", "another says so"
+				})
+				for _, after := range []time.Duration{4 * time.Second, time.Minute} {
+					advance(after)
+					if st := w.pod("a").Status; st.Phase != phase || st.Reason != "Lost" || st.Message != "another says so" {
+						t.Errorf("status %s %q %q", st.Phase, st.Reason, st.Message)
+					}
+				}
+				w.wantRunning("at last")
+				w.wantState("a", "main", "Terminated Error 7")
+				w.wantEvent("a Normal Killing Stopping container main")
+			})
+		})
+	}
+}
