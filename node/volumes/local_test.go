@@ -6,13 +6,16 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
 
 	"github.com/moby/sys/mountinfo"
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/hawser-project/hawser/node/downward"
 )
@@ -209,5 +212,45 @@ func TestHostPath(t *testing.T) {
 				t.Errorf("TearDown has touched the host's path: %v", err)
 			}
 		})
+	}
+}
+
+// A container may leave directories that a user other than root cannot empty as they are.
+func TestTearDownWithoutPrivileges(t *testing.T) {
+	dir, err := os.MkdirTemp("/tmp", "hawser-test-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	if os.Geteuid() == 0 {
+		const nobody = 65534
+		if err := os.Chown(dir, nobody, nobody); err != nil {
+			t.Fatal(err)
+		}
+		// The kernel judges this thread's use of files as that of nobody.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		if _, err := unix.SetfsuidRetUid(nobody); err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _, _ = unix.SetfsuidRetUid(0) }()
+	}
+	s := New(dir, &fakeObjects{})
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "u"}}
+	pod.Spec.Volumes = []corev1.Volume{{Name: "e", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}
+	if err := s.Setup(t.Context(), pod, downward.Facts{}); err != nil {
+		t.Fatal(err)
+	}
+	for path, mode := range map[string]os.FileMode{"readonly/deep": 0o555, "closed": 0} {
+		d := filepath.Join(s.volumesDir("u"), "e", path)
+		if err := errors.Join(os.MkdirAll(d, 0o755), os.WriteFile(filepath.Join(d, "file"), nil, 0o444), os.Chmod(d, mode)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.TearDown("u"); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(s.volumesDir("u")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("volumes are left: %v", err)
 	}
 }

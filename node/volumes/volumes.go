@@ -25,6 +25,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/hawser-project/hawser/node/downward"
+	"github.com/hawser-project/hawser/node/removal"
 )
 
 // Objects reads what volumes show from the API.
@@ -233,7 +234,7 @@ func (s *Set) TearDown(uid types.UID) error {
 	if err := unmountBelow(dir); err != nil {
 		return fmt.Errorf("remove volumes of pod %s: %w", uid, err)
 	}
-	if err := os.RemoveAll(dir); err != nil {
+	if err := removal.All(dir); err != nil {
 		return fmt.Errorf("remove volumes of pod %s: %w", uid, err)
 	}
 	return nil
