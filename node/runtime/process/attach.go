@@ -133,6 +133,9 @@ func (s *shim) join(a *attachment, stdin bool) (fd int, err error) {
 	if s.isOver() {
 		return -1, runtime.ErrNotRunning
 	}
+	if len(s.attached) >= maxAttached {
+		return -1, fmt.Errorf("too many clients are attached to the container already (%d)", maxAttached)
+	}
 	in, fd := s.stdin, -1
 	if s.tty != nil {
 		in = s.tty

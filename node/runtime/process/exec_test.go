@@ -7,9 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/hawser-project/hawser/node/runtime"
 )
@@ -356,4 +358,42 @@ func TestSinkBound(t *testing.T) {
 		t.Errorf("%d bytes, then %v", written, err)
 	}
 	k.finish(0)
+}
+
+// However many clients are attached, the container can be stopped with its grace period.
+func TestAttachLimit(t *testing.T) {
+	g := newRig(t, Config{Isolation: None})
+	id := g.start(g.container("c", "trap 'exit 3' TERM; echo ready; while :; do sleep 0.05; done"))
+	g.waitLog(id, "ready")
+	attached, refused := 0, 0
+	for range maxConns + 4 {
+		conn, err := dialShim(filepath.Join(g.containersDir(), id))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.hangUp()
+		_ = conn.SetDeadline(time.Now().Add(patience))
+		var rep reply
+		if err := errors.Join(conn.send(request{Op: opAttach}), conn.recv(&rep)); err != nil {
+			t.Errorf("attach after %d: %v", attached+refused, err)
+			continue
+		}
+		switch {
+		case rep.Failure == nil:
+			attached++
+		case strings.Contains(rep.Failure.Message, "too many clients"):
+			refused++
+		default:
+			t.Errorf("refused: %+v", rep.Failure)
+		}
+	}
+	if attached == 0 || refused == 0 {
+		t.Errorf("%d attached, %d refused", attached, refused)
+	}
+	if err := g.Stop(g.ctx, id, patience); err != nil {
+		t.Error(err)
+	}
+	if st := g.status(id); st.ExitCode != 3 {
+		t.Errorf("status %+v", st)
+	}
 }

@@ -33,10 +33,11 @@ const (
 	lockFD    = 5 // the lock, held
 )
 
-// Bounds of one shim.
+// Bounds of one shim. Commands and attached clients leave connections for stop and watch.
 const (
-	maxConns = 256
-	maxExecs = 64
+	maxConns    = 256
+	maxExecs    = 64
+	maxAttached = 128
 )
 
 // ShimMain runs the shim and exits, if this process was started as a shim, and else does
