@@ -274,10 +274,17 @@ func weight(shares int64) int64 {
 	return 1 + (shares-2)*9999/262142
 }
 
-// remove removes the group. Processes that have just ended can keep it busy for a moment.
-// If it still exists after 2 s it is left to the next call; an empty group costs little.
+// remove removes the group of a container, with the groups that a privileged container has
+// made in it. Processes that have just ended can keep it busy for a moment. If it still
+// exists after 2 s it is left to the next call; an empty group costs little.
 func (d cgroupDirs) remove() {
 	for i := range 20 {
+		if d.tryRemove() {
+			return
+		}
+		for _, dir := range d {
+			removeChildren(dir, maxNested)
+		}
 		if d.tryRemove() {
 			return
 		}
@@ -285,7 +292,33 @@ func (d cgroupDirs) remove() {
 	}
 }
 
-// tryRemove removes the group if no process is in it.
+// Bounds of one attempt to remove the groups in a container's.
+const (
+	maxNested   = 16   // levels
+	maxChildren = 1024 // entries of one group, its files included
+)
+
+// removeChildren removes the groups in dir, the deepest first, down to depth levels.
+func removeChildren(dir string, depth int) {
+	if depth == 0 {
+		return
+	}
+	f, err := os.Open(dir)
+	if err != nil {
+		return
+	}
+	defer f.Close()
+	list, _ := f.ReadDir(maxChildren) // what was read before an error counts
+	for _, e := range list {
+		if e.IsDir() {
+			child := filepath.Join(dir, e.Name())
+			removeChildren(child, depth-1)
+			_ = unix.Rmdir(child)
+		}
+	}
+}
+
+// tryRemove removes the group if no process and no group is in it.
 func (d cgroupDirs) tryRemove() bool {
 	gone := true
 	for _, dir := range d {

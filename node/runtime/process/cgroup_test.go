@@ -1,11 +1,14 @@
 package process
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/hawser-project/hawser/node/runtime"
 )
@@ -207,6 +210,47 @@ func TestLimitValues(t *testing.T) {
 	} {
 		if tt.got != tt.want {
 			t.Errorf("got %d, want %d", tt.got, tt.want)
+		}
+	}
+}
+
+// A privileged container can make groups in its own.
+func TestRemoveNestedGroups(t *testing.T) {
+	cg, err := openCgroups(testCgroup())
+	if err != nil {
+		t.Skip("SKIPPED: no cgroup can be written: ", err)
+	}
+	t.Cleanup(func() { cg.base.tryRemove() })
+	pod, err := cg.pod("nested", runtime.Resources{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { pod.tryRemove() })
+	group, err := pod.child("c", runtime.Resources{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	below := []string{"b", "a/b", "a", ""} // deepest first
+	for _, dir := range group {
+		if err := errors.Join(os.MkdirAll(filepath.Join(dir, "a", "b"), 0o755), os.Mkdir(filepath.Join(dir, "b"), 0o755)); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			for _, name := range below {
+				_ = unix.Rmdir(filepath.Join(dir, name))
+			}
+		})
+	}
+	pod.tryRemove()
+	for _, dir := range group {
+		if _, err := os.Stat(filepath.Join(dir, "a")); err != nil {
+			t.Errorf("removed with the pod's: %v", err)
+		}
+	}
+	group.remove()
+	for _, dir := range group {
+		if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("%s is left: %v", dir, err)
 		}
 	}
 }
