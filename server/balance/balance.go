@@ -49,6 +49,8 @@ const (
 	DefaultDrain       = 30 * time.Second
 	// maxTries is how many targets are dialed for one connection.
 	maxTries = 3
+	// acceptPause is the time between a failed accept and the next.
+	acceptPause = 50 * time.Millisecond
 )
 
 // A Front is an address at which the Balancer listens.
@@ -187,18 +189,24 @@ func (b *Balancer) Run(ctx context.Context) error {
 	return nil
 }
 
+// accept serves what l's listener accepts until that is closed.
 func (b *Balancer) accept(l *listening) {
 	for {
 		c, err := l.listener.Accept()
-		if err != nil {
-			var temporary interface{ Temporary() bool }
-			if errors.As(err, &temporary) && temporary.Temporary() { // no descriptors are left
-				time.Sleep(50 * time.Millisecond)
-				continue
-			}
-			return // closed
-		}
 		f := l.front.Load()
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil { // such as no descriptors or no memory, or a firewall's: the next may succeed
+			if more, ok := b.sparse.Allow(f.Addr); ok {
+				b.cfg.Log.Warn("cannot accept a connection to a service", "service", l.owner, "address", f.Addr, "err", err, "others", more)
+			}
+			select {
+			case <-time.After(acceptPause):
+			case <-l.cut.Done():
+			}
+			continue
+		}
 		if !f.serves(source(c)) || b.serving.Load() >= 2*int64(b.cfg.Limit) {
 			b.metrics.refused.Inc()
 			_ = tunnel.Abort(c) // it gets no other answer

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"maps"
 	"net"
 	"net/netip"
@@ -14,6 +15,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -427,5 +429,52 @@ func TestTakenPort(t *testing.T) {
 	}
 	if _, target, err := r.open(free); err != nil || target != "a" {
 		t.Errorf("the other port: %q, %v", target, err)
+	}
+}
+
+// A failing listener is a listener whose first accepts fail.
+type failing struct {
+	net.Listener
+	errs []error
+}
+
+func (l *failing) Accept() (net.Conn, error) {
+	if len(l.errs) > 0 {
+		err := l.errs[0]
+		l.errs = l.errs[1:]
+		return nil, err
+	}
+	return l.Listener.Accept()
+}
+
+// TestAcceptFails: a front goes on when the system has no memory for a connection, or a
+// firewall forbids one, and says so once.
+func TestAcceptFails(t *testing.T) {
+	var log strings.Builder
+	r := newRig(t, Config{Log: slog.New(slog.NewTextHandler(&log, nil))})
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &Front{Addr: ln.Addr().(*net.TCPAddr).AddrPort(), Targets: to("a")}
+	l := &listening{owner: "ns/web", listener: &failing{Listener: ln}}
+	for _, errno := range []syscall.Errno{syscall.ENOMEM, syscall.ENOBUFS, syscall.EPERM, syscall.EMFILE} {
+		l.listener.(*failing).errs = append(l.listener.(*failing).errs, &net.OpError{Op: "accept", Err: os.NewSyscallError("accept4", errno)})
+	}
+	l.cut, l.end = context.WithCancel(context.WithoutCancel(t.Context()))
+	l.front.Store(f)
+	r.Balancer.mu.Lock()
+	r.fronts[f.Addr] = l
+	r.Balancer.mu.Unlock()
+	r.wg.Go(func() {
+		r.accept(l)
+		_ = ln.Close() // so that a client sees the end
+	})
+	if _, target, err := r.open(f.Addr); err != nil || target != "a" {
+		t.Errorf("%q, %v", target, err)
+	}
+	r.stop()
+	if n := strings.Count(log.String(), "cannot accept"); n != 1 || !strings.Contains(log.String(), "cannot allocate memory") {
+		t.Errorf("%d lines in the log:\n%s", n, &log)
 	}
 }
