@@ -10,6 +10,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"testing/iotest"
 	"testing/synctest"
@@ -292,5 +293,20 @@ func TestPortReportsFailure(t *testing.T) {
 	}
 	if _, err := NewPort(PortConfig{}); err == nil {
 		t.Error("no listener: no error")
+	}
+}
+
+// TestPortOutOfMemory: a port goes on when the system has no memory for a connection.
+func TestPortOutOfMemory(t *testing.T) {
+	for _, errno := range []syscall.Errno{syscall.ENOMEM, syscall.ENOBUFS} {
+		err := &net.OpError{Op: "accept", Err: os.NewSyscallError("accept4", errno)}
+		later := errors.New("the next")
+		p, perr := NewPort(PortConfig{Listener: &failing{errs: []error{err, later}}})
+		if perr != nil {
+			t.Fatal(perr)
+		}
+		if err := p.Run(t.Context()); !errors.Is(err, later) {
+			t.Errorf("%v: run: %v", errno, err)
+		}
 	}
 }

@@ -202,6 +202,8 @@ var errnoCodes = map[syscall.Errno]Code{
 	syscall.EPIPE:         Lost,
 	syscall.EMFILE:        Busy,
 	syscall.ENFILE:        Busy,
+	syscall.ENOMEM:        Busy,
+	syscall.ENOBUFS:       Busy,
 	syscall.EAFNOSUPPORT:  Invalid,
 	syscall.EINVAL:        Invalid,
 }

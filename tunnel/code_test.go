@@ -31,6 +31,8 @@ func TestCodeOf(t *testing.T) {
 		{"ETIMEDOUT", sys(syscall.ETIMEDOUT), Timeout},
 		{"EACCES", sys(syscall.EACCES), Denied},
 		{"EMFILE", sys(syscall.EMFILE), Busy},
+		{"ENOMEM", sys(syscall.ENOMEM), Busy},
+		{"ENOBUFS", sys(syscall.ENOBUFS), Busy},
 		{"ECONNRESET", sys(syscall.ECONNRESET), Lost},
 		{"another errno", sys(syscall.ENOTTY), Internal},
 		{"canceled", fmt.Errorf("x: %w", context.Canceled), Canceled},
