@@ -134,6 +134,29 @@ func TestOneServerSpeaks(t *testing.T) {
 	})
 }
 
+// TestSpeakerGoesUntold: a node that has lost its session is said to be connected no longer,
+// though the server that had to say so goes before it does and nothing tells the other.
+func TestSpeakerGoesUntold(t *testing.T) {
+	speakers(t, []string{"a", "b"}, func(client *fake.Clientset, all map[string]*speaker) {
+		a, b := all["a"], all["b"]
+		b.has(evidence.Attached, evidence.Session{})
+		pass(time.Minute)
+		b.sees(func(s *evidence.Session) { s.Elsewhere = true }) // it says no more
+		a.has(evidence.Detached, evidence.Session{Elsewhere: true})
+		pass(time.Minute)
+		if c := tells(t, client); !strings.HasSuffix(c.Message, ", at server b") {
+			t.Fatalf("%+v", c)
+		}
+		a.mu.Lock()
+		a.sessions[tunneledNode].Elsewhere = false // nobody tells
+		a.mu.Unlock()
+		pass(unsure)
+		if c := tells(t, client); c.Status != corev1.ConditionFalse || !strings.HasPrefix(c.Message, "no session since ") {
+			t.Errorf("%+v", c)
+		}
+	})
+}
+
 // TestServersOutOfHearing: two servers that cannot hear each other do not write against
 // each other. The newer session speaks, and a session does before none.
 func TestServersOutOfHearing(t *testing.T) {

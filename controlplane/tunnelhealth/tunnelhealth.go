@@ -285,6 +285,9 @@ func (c *Controller) sync(ctx context.Context, name string) (time.Duration, erro
 		return c.syncGone(ctx, node, &s, now)
 	}
 	if s.Elsewhere {
+		if has := condition(node, evidence.TunnelConnected); s.State != evidence.Attached && has != nil && has.Status == corev1.ConditionTrue {
+			return unsure, nil // the other may go before it writes, and that is no change
+		}
 		return 0, nil // what changes that is a change
 	}
 	var m memo
