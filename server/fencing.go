@@ -64,8 +64,9 @@ func judge(there *tunnel.Hello, superseded []uint64, barredFor time.Duration, he
 
 // An absence is the record of a node without a session.
 type absence struct {
-	instance uint64 // the last one
-	addr     string // its address
+	instance uint64    // the last one
+	addr     string    // its address
+	began    time.Time // when its last session did
 	since    time.Time
 	takeBack time.Time // until when the instances that it superseded are refused
 }
@@ -85,7 +86,7 @@ func (r *registry) setAbsentLocked(e *entry, m *member, now time.Time) {
 	if e.left {
 		after = min(after, takeBackLeft)
 	}
-	e.gone = &absence{instance: m.hello.Instance, addr: m.where(), since: now, takeBack: now.Add(after)}
+	e.gone = &absence{instance: m.hello.Instance, addr: m.where(), began: m.since, since: now, takeBack: now.Add(after)}
 	e.place = r.gone.PushBack(m.node)
 	r.expireLocked(now)
 }
@@ -107,6 +108,7 @@ func (r *registry) setPresentLocked(e *entry, by uint64) {
 	if e.gone == nil {
 		return
 	}
+	e.superseded = slices.DeleteFunc(e.superseded, func(i uint64) bool { return i == by }) // taken back
 	if e.gone.instance != by {
 		e.supersede(e.gone.instance, by)
 	}
@@ -166,6 +168,12 @@ func (r *registry) superseded(node string) []uint64 {
 	return nil
 }
 
+// takenBack reports whether instance old, the last one here, was accepted after the instance
+// of o connected elsewhere, which has no session any more.
+func (e *entry) takenBack(old uint64, o *Observation) bool {
+	return e.gone != nil && e.gone.instance == old && o.State == Detached && !o.Connected.After(e.gone.began)
+}
+
 // learn merges another server's observation of a node, and returns the sessions that it
 // ends: those of an instance that was superseded there.
 func (r *registry) learn(o *Observation) []*member {
@@ -179,8 +187,11 @@ func (r *registry) learn(o *Observation) []*member {
 	lost := here != nil && here.hello.Instance != o.Instance && o.State != Detached && !slices.Contains(e.superseded, o.Instance) &&
 		!slices.Contains(o.Superseded, o.Instance) && (slices.Contains(o.Superseded, here.hello.Instance) || o.Connected.After(here.since))
 	for _, old := range o.Superseded {
-		if here == nil || old != here.hello.Instance {
-			e.supersede(old, 0) // the current instance superseded it
+		switch {
+		case here != nil && old == here.hello.Instance: // the current instance superseded it
+		case here == nil && (old == o.Instance || e.takenBack(old, o)):
+		default:
+			e.supersede(old, 0)
 		}
 	}
 	if !lost {

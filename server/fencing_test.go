@@ -181,6 +181,46 @@ func TestSupersededWhileAway(t *testing.T) {
 	})
 }
 
+// An agent that was taken back stays accepted: another server's record of the copy, which
+// has gone, does not bar it again after its next outage. A copy that connected elsewhere
+// after it does.
+func TestTakenBackForGood(t *testing.T) {
+	copyAt := func(connected time.Time) *Observation {
+		return &Observation{
+			Node: "n", Instance: 2, Connected: connected, Superseded: []uint64{1},
+			Change: Change{State: Detached, Cause: Silent, At: connected},
+		}
+	}
+	inFleet(t, func(_ *testing.T, f *fleet) { // the copy was here
+		f.let(1)
+		old := copyAt(time.Now())
+		f.lose(f.let(2))
+		time.Sleep(DefaultTakeBack) // the bubble's clock
+		x := f.let(1)
+		f.hub.Learn(old)
+		f.lose(x)
+		f.hub.Learn(old)
+		f.let(1)
+	})
+	inFleet(t, func(_ *testing.T, f *fleet) { // the copy was elsewhere only
+		f.lose(f.let(1))
+		time.Sleep(time.Second) // the bubble's clock
+		old := copyAt(time.Now())
+		f.hub.Learn(old)
+		f.turned(1, "may still run its pods")
+		time.Sleep(DefaultTakeBack) // the bubble's clock
+		x := f.let(1)
+		f.lose(x)
+		f.hub.Learn(old)
+		x = f.let(1)
+		time.Sleep(time.Second) // the bubble's clock
+		later := copyAt(time.Now())
+		f.lose(x)
+		f.hub.Learn(later)
+		f.turned(1, "may still run its pods")
+	})
+}
+
 // A restarted agent is a new instance, and admitted at once.
 func TestRestartedOriginalIsLetIn(t *testing.T) {
 	inFleet(t, func(_ *testing.T, f *fleet) {
