@@ -19,7 +19,10 @@ type Session struct {
 	Addr      net.Addr // the agent's remote address
 	Since     time.Time
 	// Parked is since when the session has no connection; zero while it has one.
-	Parked   time.Time
+	Parked time.Time
+	// Heard is when data last arrived from the agent. Zero if the transport does not report
+	// it.
+	Heard    time.Time
 	RTT      time.Duration // the latest; zero before the first
 	Streams  int           // open ones, both ways
 	Version  string        // of the agent
@@ -49,7 +52,7 @@ func (m *member) describe() Session {
 	l := m.session.Link()
 	return Session{
 		ID: m.id, Node: m.node, Transport: m.transport, Addr: cmp.Or(l.Addr, m.addr), Since: m.since, RTT: m.control.RTT(),
-		Streams: m.open.count(), Version: m.hello.Meta["version"], Draining: m.leaving(), Parked: l.Parked,
+		Streams: m.open.count(), Version: m.hello.Meta["version"], Draining: m.leaving(), Parked: l.Parked, Heard: l.Heard,
 	}
 }
 

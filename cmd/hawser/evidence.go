@@ -68,7 +68,7 @@ func (s peersSource) Samples() []statuspage.Sample { return samplesOf(s.Peers.Sa
 func samplesOf(all []peers.Sample) []statuspage.Sample {
 	out := make([]statuspage.Sample, len(all))
 	for i, s := range all {
-		out[i] = statuspage.Sample(s)
+		out[i] = statuspage.Sample{Node: s.Node, RTT: s.RTT, Streams: s.Streams}
 	}
 	return out
 }

@@ -70,6 +70,12 @@ func TestExcuse(t *testing.T) {
 			pass(41 * time.Second)
 			w.unknown("a1")
 		}, map[string]string{"a1": SiteLostNetwork}},
+		{"a site that only one of its sessions has noticed yet", Config{}, func(w *world) {
+			w.hang("a2")
+			w.hang("a3")
+			w.silence("a1")
+			w.unknown("a2")
+		}, map[string]string{"a1": SiteLostNetwork, "a2": SiteLostNetwork}},
 		{"a site whose sessions are over", Config{}, func(w *world) {
 			w.silence("a1", "a2", "a3")
 			w.turn("a1", Detached, Silent, 40*time.Second)

@@ -21,16 +21,19 @@ type announced struct{ net.Conn }
 
 func (announced) CloseWrite() error { return nil }
 
-// announce has l hear what another server's clock and sessions are, and waits until all is
-// applied.
-func announce(t *testing.T, l *link, m message) {
+// announce has l hear what another server's clock and sessions are, and later messages, and
+// waits until all is applied.
+func announce(t *testing.T, l *link, m message, later ...message) {
 	t.Helper()
 	near, far := net.Pipe()
 	heard := make(chan error, 1)
 	go func() { heard <- l.hear(struct{ tunnel.Session }{}, announced{near}) }()
 	m.Complete = true
-	if err := json.NewEncoder(far).Encode(m); err != nil {
-		t.Fatal(err)
+	out := json.NewEncoder(far)
+	for _, m := range append([]message{m}, later...) {
+		if err := out.Encode(m); err != nil {
+			t.Fatal(err)
+		}
 	}
 	_ = far.Close()
 	<-heard // fails, since the stream has ended

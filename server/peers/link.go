@@ -42,7 +42,8 @@ type link struct {
 	session  tunnel.Session // nil until one has announced all sessions
 	draining bool
 	nodes    map[string]server.Observation
-	samples  map[string]Sample // the latest ones, of nodes
+	samples  map[string]Sample    // the latest ones, of nodes
+	quiet    map[string]time.Time // when those were last heard that had been quiet for quietAfter
 
 	evictions Evictions // the latest
 
@@ -200,7 +201,7 @@ func (l *link) begin(s tunnel.Session, all map[string]server.Observation, draini
 		}
 	}
 	l.session, l.nodes, l.draining = s, all, draining
-	l.samples, l.evictions = make(map[string]Sample), Evictions{}
+	l.samples, l.quiet, l.evictions = make(map[string]Sample), make(map[string]time.Time), Evictions{}
 	return news
 }
 
@@ -211,14 +212,20 @@ func (l *link) change(m *message) []string {
 	apply(l.nodes, m)
 	for _, node := range m.Gone {
 		delete(l.samples, node)
+		delete(l.quiet, node)
 	}
+	now := time.Now()
 	for _, s := range m.Samples {
 		if _, known := l.nodes[s.Node]; known {
 			l.samples[s.Node] = s
+			delete(l.quiet, s.Node)
+			if s.Quiet >= quietAfter {
+				l.quiet[s.Node] = now.Add(-s.Quiet)
+			}
 		}
 	}
 	if e := m.Evictions; e != nil {
-		l.evictions = Evictions{l.peer.ID, time.Now(), e.Decides, e.Frozen[:min(len(e.Frozen), maxFrozen)]}
+		l.evictions = Evictions{l.peer.ID, now, e.Decides, e.Frozen[:min(len(e.Frozen), maxFrozen)]}
 	}
 	if m.Draining && !l.draining {
 		l.draining = true
@@ -231,9 +238,23 @@ func (l *link) change(m *message) []string {
 	return news
 }
 
+// heardLocked returns when an attached node was last heard. Unless the latest sample says that
+// it has been quiet since before, that is now: its server would have announced a change. A
+// sample may be of the session before.
+func (l *link) heardLocked(o *server.Observation, now time.Time) time.Time {
+	at, quiet := l.quiet[o.Node]
+	if at.Before(o.At) {
+		at = o.At
+	}
+	if !quiet || at.After(now) {
+		return now
+	}
+	return at
+}
+
 // lose records that the other server is not heard any more. Unless it announced that it
-// leaves, its nodes are taken to have fallen silent at that moment, because their state is
-// unknown.
+// leaves, its nodes are taken to have fallen silent at that moment, or when they were last
+// heard, because their state is unknown.
 func (l *link) lose() {
 	p := l.peers
 	p.mu.Lock()
@@ -252,8 +273,8 @@ func (l *link) lose() {
 			continue
 		}
 		c := o.Change
-		if o.State == server.Attached { // and so was heard until now
-			c.Heard = now
+		if o.State == server.Attached {
+			c.Heard = l.heardLocked(&o, now)
 		}
 		c.Number++
 		c.At, c.State, c.Cause, c.Err = now, server.Detached, why, "server "+l.peer.ID+" is out of reach"

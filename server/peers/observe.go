@@ -48,7 +48,7 @@ func (p *Peers) Observe(node string) (Sight, bool) {
 			continue
 		}
 		if o.State == server.Attached {
-			o.Heard = time.Now() // its server would have announced a change
+			o.Heard = l.heardLocked(&o, time.Now())
 			attached = append(attached, id)
 		}
 		if !known || later(&o, &s.Observation) {
@@ -67,6 +67,9 @@ type Sample struct {
 	Node    string        `json:"node"`
 	RTT     time.Duration `json:"rtt,omitempty"`     // in ns; zero if unknown, or without a connection
 	Streams int           `json:"streams,omitempty"` // open ones
+	// Quiet is how long ago data last arrived from the agent, in ns; zero if unknown, or
+	// without a connection. Older servers do not send it.
+	Quiet time.Duration `json:"quiet,omitempty"`
 }
 
 // Samples are those of all sessions: of this server's, and of those of the others that can be
@@ -127,9 +130,13 @@ func SamplesOf(h *server.Hub) []Sample {
 	all := make([]Sample, len(sessions))
 	for i := range sessions {
 		s := &sessions[i]
-		all[i] = Sample{s.Node, s.RTT, s.Streams}
+		all[i] = Sample{Node: s.Node, Streams: s.Streams}
 		if !s.Parked.IsZero() {
-			all[i].RTT = 0 // that of before
+			continue // the rest is of before
+		}
+		all[i].RTT = s.RTT
+		if !s.Heard.IsZero() {
+			all[i].Quiet = max(time.Since(s.Heard), 0)
 		}
 	}
 	return all

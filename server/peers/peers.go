@@ -55,6 +55,11 @@ const (
 	beat, silence, stalled = time.Second, 4 * time.Second, 10 * time.Second
 	// beatsPerSample is how many heartbeats go by from one sample of all sessions to the next.
 	beatsPerSample = 10
+	// quietAfter is how long a node must have said nothing to another server, as of a sample,
+	// to count as heard no later. It is longer than a heartbeat's period, the default
+	// keepalive and the time between two samples, so that no node that goes on is taken to be
+	// silent until the next sample.
+	quietAfter = 2 * beatsPerSample * beat
 	// startup is how long dials wait for the first announcement of other servers, from the
 	// first dial that waits.
 	startup = 10 * time.Second

@@ -57,6 +57,9 @@ func TestSamples(t *testing.T) {
 	if n := len(SamplesOf(a.hub)); n != 1 {
 		t.Errorf("its own hub has %d samples", n)
 	}
+	if s := SamplesOf(a.hub)[0]; s.Quiet <= 0 || s.Quiet > time.Minute {
+		t.Errorf("its own session has been quiet for %v", s.Quiet)
+	}
 	b.kill()
 	wait("a server that is gone has sessions", func() bool { return streams(a, "node-2") == -1 })
 }
@@ -126,11 +129,11 @@ func TestSamplesOfStrangers(t *testing.T) {
 	}
 	m := message{}
 	for _, node := range []string{"here", "parked", "past", "never"} {
-		m.Samples = append(m.Samples, Sample{node, time.Second, 2})
+		m.Samples = append(m.Samples, Sample{Node: node, RTT: time.Second, Streams: 2})
 	}
 	l.change(&m)
 	got := samples()
-	if len(got) != 2 || got["here"] != (Sample{"here", time.Second, 2}) || got["parked"] != (Sample{"parked", 0, 2}) {
+	if len(got) != 2 || got["here"] != (Sample{Node: "here", RTT: time.Second, Streams: 2}) || got["parked"] != (Sample{Node: "parked", Streams: 2}) {
 		t.Errorf("%+v", got)
 	}
 	l.change(&message{Gone: []string{"here"}})
