@@ -98,3 +98,33 @@ func TestClocksDiffer(t *testing.T) {
 		})
 	}
 }
+
+// TestClockIsSet: all times of an observation are told by the sender's clock of now, although
+// it was set since, and its own record is left alone.
+func TestClockIsSet(t *testing.T) {
+	now := time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC)
+	const set = 56 * 365 * 24 * time.Hour // ahead, after the times were taken
+	taken := func(ago time.Duration) time.Time { return now.Add(-set - ago) }
+	age := func(at time.Time) time.Duration { return now.Add(-set).Sub(at) } // by the monotonic clock
+	first := server.Change{Number: 1, At: taken(time.Hour), State: server.Attached}
+	last := server.Change{Number: 2, At: taken(time.Minute), Heard: taken(2 * time.Minute), State: server.Parked}
+	record := server.Observation{Node: "n", Instance: 7, Connected: taken(2 * time.Hour), Change: last, Changes: []server.Change{first, last}}
+	told := rebased(&record, now, age)
+	for what, tc := range map[string]struct {
+		got time.Time
+		ago time.Duration
+	}{
+		"connected": {told.Connected, 2 * time.Hour}, "changed": {told.At, time.Minute}, "heard": {told.Heard, 2 * time.Minute},
+		"first changed": {told.Changes[0].At, time.Hour}, "last changed": {told.Changes[1].At, time.Minute}, "last heard": {told.Changes[1].Heard, 2 * time.Minute},
+	} {
+		if got := now.Sub(tc.got); got != tc.ago {
+			t.Errorf("%s %v ago, want %v", what, got, tc.ago)
+		}
+	}
+	if !told.Changes[0].Heard.IsZero() || told.Node != "n" || told.Instance != 7 || told.Changes[1].Number != 2 {
+		t.Errorf("other things have changed: %+v", told)
+	}
+	if record.Connected != taken(2*time.Hour) || record.Changes[0] != first || record.Changes[1] != last {
+		t.Errorf("the record has changed: %+v", record)
+	}
+}

@@ -182,6 +182,9 @@ func (v *visit) tell(ctx context.Context, r *tunnel.Request) {
 			return
 		}
 		m.Now = time.Now()
+		for i := range m.Nodes {
+			m.Nodes[i] = rebased(&m.Nodes[i], m.Now, m.Now.Sub)
+		}
 		werr := errors.Join(st.SetWriteDeadline(time.Now().Add(stalled)), out.Encode(m))
 		if werr != nil {
 			cancel(werr)
@@ -222,6 +225,24 @@ func about(hub *server.Hub, nodes []string) message {
 		}
 	}
 	return m
+}
+
+// rebased returns o with all times as this server's clock of now tells them. The clock may have
+// been set since, and the other server only knows how it stands now. age returns how long ago a
+// time was. o itself is left as it is.
+func rebased(o *server.Observation, now time.Time, age func(time.Time) time.Duration) server.Observation {
+	told := *o
+	told.Changes = slices.Clone(o.Changes)
+	times := []*time.Time{&told.Connected, &told.At, &told.Heard}
+	for i := range told.Changes {
+		times = append(times, &told.Changes[i].At, &told.Changes[i].Heard)
+	}
+	for _, t := range times {
+		if !t.IsZero() {
+			*t = now.Round(0).Add(-age(*t))
+		}
+	}
+	return told
 }
 
 // beat sends heartbeats and samples, and announces when this server is about to leave.
