@@ -143,7 +143,10 @@ func TestFalseDoubtIsForgotten(t *testing.T) {
 		first.Stall(false)
 		hears(t, far, "late")
 		time.Sleep(5 * time.Second)
-		if d.paths.rejoin.falseDoubts == 0 || n.made() != 1 {
+		d.mu.Lock()
+		doubts := d.paths.rejoin.falseDoubts
+		d.mu.Unlock()
+		if doubts == 0 || n.made() != 1 {
 			t.Fatalf("%d connections: it was not doubted in vain", n.made())
 		}
 		n.set(func() { n.down = nil })
