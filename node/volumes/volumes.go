@@ -25,7 +25,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/hawser-project/hawser/node/downward"
-	"github.com/hawser-project/hawser/node/removal"
+	"github.com/hawser-project/hawser/node/runtime"
 )
 
 // Objects reads what volumes show from the API.
@@ -234,7 +234,7 @@ func (s *Set) TearDown(uid types.UID) error {
 	if err := unmountBelow(dir); err != nil {
 		return fmt.Errorf("remove volumes of pod %s: %w", uid, err)
 	}
-	if err := removal.All(dir); err != nil {
+	if err := runtime.RemoveAll(dir); err != nil {
 		return fmt.Errorf("remove volumes of pod %s: %w", uid, err)
 	}
 	return nil

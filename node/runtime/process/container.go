@@ -16,7 +16,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/hawser-project/hawser/node/removal"
 	"github.com/hawser-project/hawser/node/runtime"
 )
 
@@ -353,7 +352,7 @@ func removeContainer(s *spec) error {
 	if err := unmountBelow(s.Dir); err != nil {
 		return fmt.Errorf("remove container: %w", err)
 	}
-	if err := removal.All(s.Dir); err != nil {
+	if err := runtime.RemoveAll(s.Dir); err != nil {
 		return fmt.Errorf("remove container: %w", err)
 	}
 	return nil

@@ -1,5 +1,6 @@
-// Package removal removes directories that containers have written to.
-package removal
+// Removal of directories that containers have written to.
+
+package runtime
 
 import (
 	"errors"
@@ -8,10 +9,10 @@ import (
 	"path/filepath"
 )
 
-// All removes dir with its content. It is no error if dir does not exist. A user that is not
-// root cannot empty a directory whose mode forbids it; All changes the mode of the
+// RemoveAll removes dir with its content. It is no error if dir does not exist. A user that is not
+// root cannot empty a directory whose mode forbids it; RemoveAll changes the mode of the
 // directories of this user and tries again, once. Nothing may change dir meanwhile.
-func All(dir string) error {
+func RemoveAll(dir string) error {
 	err := os.RemoveAll(dir)
 	if err == nil || !errors.Is(err, fs.ErrPermission) {
 		return err
