@@ -25,13 +25,7 @@ func adding(t *testing.T, streams int, by func(d, a *Session) (from, to *Session
 	for range streams {
 		near, far := opened(t, from, to)
 		group.Go(func() { _, _ = io.Copy(io.Discard, far) })
-		group.Go(func() {
-			for b := make([]byte, 64<<10); ; time.Sleep(50 * time.Millisecond) {
-				if _, err := near.Write(b); err != nil {
-					return
-				}
-			}
-		})
+		group.Go(func() { sendBulk(near, 50*time.Millisecond) })
 	}
 	return n, d, a, func() {
 		n.close(t, d, a)

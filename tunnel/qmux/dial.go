@@ -189,7 +189,7 @@ func (s *Session) redialed(doubted *conn, began time.Time, err error) bool {
 	r := &s.paths.rejoin
 	switch {
 	case err == nil:
-		r.falseDoubts = 0
+		r.falseDoubts, r.retryAt = 0, time.Time{}
 	case doubted != nil && !doubted.detached:
 		if doubted.lastReceived.After(began) {
 			r.falseDoubts = min(r.falseDoubts+1, maxFalseDoubts)

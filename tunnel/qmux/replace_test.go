@@ -77,13 +77,7 @@ func TestBlockedWriteHoldsUpNothing(t *testing.T) {
 				near, far := opened(t, from, to)
 				var group sync.WaitGroup
 				var read atomic.Int64
-				group.Go(func() {
-					for b := make([]byte, 64<<10); ; time.Sleep(10 * time.Millisecond) {
-						if _, err := near.Write(b); err != nil {
-							return
-						}
-					}
-				})
+				group.Go(func() { sendBulk(near, 10*time.Millisecond) })
 				group.Go(func() {
 					for b := make([]byte, 64<<10); ; {
 						k, err := far.Read(b)

@@ -180,6 +180,25 @@ func TestDownNetworkIsTriedEachSecond(t *testing.T) {
 	})
 }
 
+// What attempts that have failed put off is not put off any more once the session was resumed.
+func TestResumedSessionDoubtsAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork(tunnel.Options{})
+		d, a := n.pair(t, tunnel.Options{})
+		near, far := opened(t, d, a)
+		d.mu.Lock()
+		d.paths.rejoin.retryAt = time.Now().Add(maxAckTimeout)
+		d.mu.Unlock()
+		n.cut()
+		goesOn(t, near, far)
+		n.stall()
+		if took := goesOn(t, near, far); took > minAckTimeout+100*time.Millisecond {
+			t.Errorf("a loss was found after %v", took)
+		}
+		n.close(t, d, a)
+	})
+}
+
 // A round trip that an outage has delayed is no measure of the path.
 func TestUsualRTT(t *testing.T) {
 	p := keepalive{base: tunnel.DefaultKeepalive}
