@@ -1,0 +1,87 @@
+package statefulset
+
+// Tests of the claims that go with ordinals.
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/hawser-project/hawser/controlplane/apitest"
+)
+
+// TestClaims: each ordinal has its own, which stay, or go with the set or its ordinal.
+func TestClaims(t *testing.T) {
+	const keep, remove = appsv1.RetainPersistentVolumeClaimRetentionPolicyType, appsv1.DeletePersistentVolumeClaimRetentionPolicyType
+	run(t, func(w *world) {
+		w.claims("0")
+		w.up(3)
+		w.claims("0 1 2")
+		p := w.pods()[1]
+		if v := p.Spec.Volumes; len(v) != 1 || v[0].Name != "data" || v[0].PersistentVolumeClaim.ClaimName != "data-s-1" {
+			t.Errorf("volumes %+v", v)
+		}
+		claim, err := w.Client.CoreV1().PersistentVolumeClaims("ns").Get(t.Context(), "data-s-1", metav1.GetOptions{})
+		w.Must(err)
+		if claim.Labels["app"] != "s" || claim.Labels["own"] != "label" {
+			t.Errorf("labels %v", claim.Labels)
+		}
+		w.edit(replicas(2))
+		w.gone()
+		w.claims("0 1 2")
+		w.edit(claiming(remove, keep))
+		w.claims("0:s 1:s 2")
+		w.edit(claiming(remove, remove), replicas(1))
+		w.claims("0:s 1:s-1 2")
+		w.edit(claiming(keep, keep), replicas(2)) // before the pod is gone
+		w.claims("0 1 2")
+	}, set(claiming(keep, keep)))
+}
+
+// TestDeletedClaim: a claim that is deleted while the pod does not run yet is made again; that of
+// a pod that runs is not.
+func TestDeletedClaim(t *testing.T) {
+	const keep = appsv1.RetainPersistentVolumeClaimRetentionPolicyType
+	run(t, func(w *world) {
+		claims := w.Client.CoreV1().PersistentVolumeClaims("ns")
+		w.Must(claims.Delete(t.Context(), "data-s-0", metav1.DeleteOptions{}))
+		w.settle(0)
+		w.claims("0")
+		w.up(2)
+		w.claims("0 1 2")
+		for i := range 3 {
+			w.Must(claims.Delete(t.Context(), fmt.Sprintf("data-s-%d", i), metav1.DeleteOptions{}))
+		}
+		w.settle(0)
+		w.claims("2")
+	}, set(claiming(keep, keep)))
+}
+
+// TestClaimOfPodBefore: an ordinal that is wanted again waits until the claim that goes with
+// its last pod is gone, so that the claim does not go with the new one.
+func TestClaimOfPodBefore(t *testing.T) {
+	const keep, remove = appsv1.RetainPersistentVolumeClaimRetentionPolicyType, appsv1.DeletePersistentVolumeClaimRetentionPolicyType
+	run(t, func(w *world) {
+		w.up(2)
+		w.edit(replicas(1))
+		w.gone()
+		w.claims("0 1:s-1")
+		w.edit(replicas(2))
+		w.has("0=one*")
+		w.claims("0 1:s-1")
+		w.Must(w.Client.CoreV1().PersistentVolumeClaims("ns").Delete(t.Context(), "data-s-1", metav1.DeleteOptions{})) // as the garbage collector does
+		w.settle(time.Minute)
+		w.has("0=one* 1=one")
+		w.claims("0 1")
+		for _, e := range apitest.Events(w.events) {
+			if strings.HasPrefix(e, corev1.EventTypeWarning) {
+				t.Errorf("event %q", e)
+			}
+		}
+	}, set(replicas(2), claiming(keep, remove)))
+}
