@@ -283,7 +283,8 @@ func (d cgroupDirs) remove() {
 			return
 		}
 		for _, dir := range d {
-			removeChildren(dir, maxNested)
+			left := maxChildren
+			removeChildren(dir, maxNested, &left)
 		}
 		if d.tryRemove() {
 			return
@@ -295,12 +296,13 @@ func (d cgroupDirs) remove() {
 // Bounds of one attempt to remove the groups in a container's.
 const (
 	maxNested   = 16   // levels
-	maxChildren = 1024 // entries of one group, its files included
+	maxChildren = 4096 // entries of all levels, files included
 )
 
-// removeChildren removes the groups in dir, the deepest first, down to depth levels.
-func removeChildren(dir string, depth int) {
-	if depth == 0 {
+// removeChildren removes the groups in dir, the deepest first, down to depth levels. It looks
+// at no more entries than are left, and counts those that it has looked at.
+func removeChildren(dir string, depth int, left *int) {
+	if depth == 0 || *left <= 0 {
 		return
 	}
 	f, err := os.Open(dir)
@@ -308,11 +310,12 @@ func removeChildren(dir string, depth int) {
 		return
 	}
 	defer f.Close()
-	list, _ := f.ReadDir(maxChildren) // what was read before an error counts
+	list, _ := f.ReadDir(*left) // what was read before an error counts
+	*left -= len(list)
 	for _, e := range list {
 		if e.IsDir() {
 			child := filepath.Join(dir, e.Name())
-			removeChildren(child, depth-1)
+			removeChildren(child, depth-1, left)
 			_ = unix.Rmdir(child)
 		}
 	}
