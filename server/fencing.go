@@ -189,7 +189,7 @@ func (r *registry) learn(o *Observation) []*member {
 	for _, old := range o.Superseded {
 		switch {
 		case here != nil && old == here.hello.Instance: // the current instance superseded it
-		case here == nil && (old == o.Instance || e.takenBack(old, o)):
+		case here == nil && (old == o.Instance || e.takenBack(old, o)): // it has been accepted since
 		default:
 			e.supersede(old, 0)
 		}
@@ -203,8 +203,8 @@ func (r *registry) learn(o *Observation) []*member {
 
 // Learn merges another server's observation of a node: an instance that was superseded
 // there is superseded here. Otherwise the latest to connect is preferred; the times in o are
-// of this server's clock. Dials that wait for the node retry. An Observation with only a node name means that the other
-// server has no record of it.
+// of this server's clock. Dials that wait for the node retry. An Observation with only a node
+// name means that the other server has no record of it.
 func (h *Hub) Learn(o *Observation) {
 	h.registry.wake(o.Node)
 	lost := h.registry.learn(o)

@@ -143,10 +143,9 @@ func TestAPIPortIsBounded(t *testing.T) {
 	if _, err := io.WriteString(c, "question"); err != nil {
 		t.Fatal(err)
 	}
-	if b := make([]byte, 8); true {
-		if _, err := io.ReadFull(s, b); err != nil || string(b) != "question" {
-			t.Errorf("the API server got %q, %v", b, err)
-		}
+	b := make([]byte, 8)
+	if _, err := io.ReadFull(s, b); err != nil || string(b) != "question" {
+		t.Errorf("the API server got %q, %v", b, err)
 	}
 	if _, err := held[0].Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
 		t.Errorf("the oldest: %v, want a reset", err)

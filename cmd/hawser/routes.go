@@ -167,8 +167,8 @@ func (p *routePolicy) podRange(c netip.Prefix) string {
 }
 
 // tell counts and logs what makes no route, once until it changes, and for each node once a
-// minute at most. Of ranges an event tells,
-// too: no node writes them, and so none makes events by it.
+// minute at most. Of ranges an event tells, too: no node writes them, and so none makes
+// events by it.
 func (p *routePolicy) tell(n *corev1.Node, addresses, ranges []string) {
 	node, bad := n.Name, slices.Concat(addresses, ranges)
 	now := refusals{strings.Join(bad, ", "), strings.Join(ranges, ", ")}

@@ -120,9 +120,9 @@ type run struct {
 	deletes *loop.Queue[types.UID]
 	orphans *loop.Queue[types.UID]
 
-	// orphaned holds the uids of the owners that let their dependents go last. Each kind is
-	// watched by itself, so an owner may be seen to go before its youngest dependents are
-	// seen at all.
+	// orphaned holds the uids of the latest owners that were deleted with the policy Orphan.
+	// Each kind has a watch of its own, so a dependent may be seen only after its owner is
+	// gone.
 	orphaned *lru.Cache
 
 	listing sync.RWMutex // held for writing while new kinds are listed

@@ -332,9 +332,9 @@ func transition(old, list []corev1.PodCondition, now metav1.Time) []corev1.PodCo
 }
 
 // merged returns the API's status after ours is written: conditions of other writers
-// stay, and an ended pod stays ended, for the reason that is given there if there is none
-// here. If another writer has changed one of our
-// conditions, it is changed back, with now as its transition time.
+// stay. An ended pod stays ended, and keeps the API's reason if ours is empty. If another
+// writer has changed one of our conditions, it is changed back, with now as its transition
+// time.
 func merged(api, ours *corev1.PodStatus, now metav1.Time) *corev1.PodStatus {
 	out := ours.DeepCopy()
 	if terminal(api.Phase) {

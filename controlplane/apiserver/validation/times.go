@@ -1,5 +1,5 @@
-// Times that JSON can say. Those of other years are written as nobody reads them: the
-// object could not be patched any more, nor be read as JSON in a list with others.
+// Times that can be read from JSON: those of the years 0 to 9999 (RFC 3339). An object with
+// another time could not be patched any more, and no list with it could be read as JSON.
 
 package validation
 
@@ -13,10 +13,10 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-const lastYear = 9999 // of RFC 3339, which begins with the year 0
+const lastYear = 9999
 
-// timely returns r with the rule that times are of years that JSON can say. An object that was
-// stored with another can be updated.
+// timely returns r with the rule that times are of those years. An object that was stored with
+// another time can be updated.
 func timely(r Rules) Rules {
 	update := func(rule func(obj, old runtime.Object) field.ErrorList) func(obj, old runtime.Object) field.ErrorList {
 		if rule == nil {
@@ -37,7 +37,7 @@ func timely(r Rules) Rules {
 	return r
 }
 
-// times is the error about the first time of obj that JSON cannot say.
+// times is the error about the first time of another year in obj.
 func times(obj runtime.Object) field.ErrorList {
 	path, t, found := farTime(reflect.ValueOf(obj))
 	if !found {
