@@ -33,6 +33,15 @@ func adding(t *testing.T, streams int, by func(d, a *Session) (from, to *Session
 	}
 }
 
+// sendBulk writes 64 KiB at a time, with a pause between them, until that fails.
+func sendBulk(w io.Writer, pause time.Duration) {
+	for b := make([]byte, 64<<10); ; time.Sleep(pause) {
+		if _, err := w.Write(b); err != nil {
+			return
+		}
+	}
+}
+
 // adds has dials succeed again, and fails unless d has another connection within most.
 func adds(t *testing.T, n *network, d *Session, most time.Duration) {
 	t.Helper()

@@ -9,7 +9,6 @@ import (
 	"net"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/hawser-project/hawser/tunnel"
 	"github.com/hawser-project/hawser/tunnel/memnet"
@@ -213,15 +212,6 @@ func hears(t testing.TB, r io.Reader, text string) {
 	b := make([]byte, len(text))
 	if n, err := io.ReadFull(r, b); err != nil || string(b) != text {
 		t.Fatalf("read %d bytes of %d, %v", n, len(text), err)
-	}
-}
-
-// sendBulk writes 64 KiB at a time, with a pause between them, until that fails.
-func sendBulk(w io.Writer, pause time.Duration) {
-	for b := make([]byte, 64<<10); ; time.Sleep(pause) {
-		if _, err := w.Write(b); err != nil {
-			return
-		}
 	}
 }
 
