@@ -4,6 +4,7 @@ package crilog
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"sync"
@@ -15,6 +16,10 @@ const (
 	DefaultMaxBytes = 10 << 20
 	DefaultMaxFiles = 5
 )
+
+// lookInterval is how often a Writer looks whether its file is still at its path, as
+// often as the kubelet does.
+const lookInterval = 10 * time.Second
 
 // A Writer appends to a log. It never blocks its user for longer than a write to
 // the file takes, and it never fails: output that cannot be stored, because the
@@ -29,6 +34,7 @@ type Writer struct {
 	size    int64
 	seq     int // number of the newest rotated file
 	last    time.Time
+	looked  time.Time // when f was last seen at path
 	out     []byte
 	dropped int64
 }
@@ -66,8 +72,25 @@ func (w *Writer) openLocked() error {
 		_ = f.Close()
 		return err
 	}
-	w.f, w.size = f, info.Size()
+	w.f, w.size, w.looked = f, info.Size(), time.Now()
 	return nil
+}
+
+// lookLocked closes a file that somebody else has removed or renamed: nobody would find
+// what is written to it.
+func (w *Writer) lookLocked() {
+	if w.f == nil || w.last.Sub(w.looked) < lookInterval {
+		return
+	}
+	w.looked = w.last
+	mine, err := w.f.Stat()
+	if err != nil {
+		return
+	}
+	if there, err := os.Stat(w.path); errors.Is(err, os.ErrNotExist) || err == nil && !os.SameFile(mine, there) {
+		_ = w.f.Close()
+		w.f = nil
+	}
 }
 
 // Dropped is how many bytes of output could not be stored.
@@ -166,11 +189,12 @@ func (w *Writer) storeLocked() {
 	if len(w.out) == 0 {
 		return
 	}
+	w.lookLocked()
 	if w.f != nil && w.size > 0 && w.size+int64(len(w.out)) > w.maxBytes {
 		w.rotateLocked()
 	}
 	if w.f == nil {
-		// An earlier rotation could not open the new file.
+		// It was rotated or removed.
 		if err := w.openLocked(); err != nil {
 			w.dropped += int64(len(w.out))
 			w.out = w.out[:0]
