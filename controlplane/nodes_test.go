@@ -13,7 +13,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/hawser-project/hawser/auth/pki"
@@ -28,7 +27,7 @@ func (c *cluster) nodeControllers() {
 	c.t.Helper()
 	c.resign()
 	client := c.client(c.as(c.keys, pki.ControllerManager))
-	f := informers.NewSharedInformerFactory(client, 0)
+	f := newInformers(client)
 	evict, err := tainteviction.New(client, f, tainteviction.Config{})
 	if err != nil {
 		c.t.Fatal(err)

@@ -17,7 +17,7 @@ import (
 	"k8s.io/client-go/tools/record"
 	"k8s.io/client-go/util/flowcontrol"
 
-	"github.com/hawser-project/hawser/controlplane/loop"
+	"github.com/hawser-project/hawser/controlplane/tainteviction"
 )
 
 // shared is what controllers are made from.
@@ -58,7 +58,7 @@ func (p *ControlPlane) share(ctx context.Context) (*shared, error) {
 	}
 	return &shared{
 		cfg: p.cfg, log: p.log, client: client, metrics: &scope{r: p.cfg.Metrics},
-		informers: informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(loop.WithoutManagers)), events: broadcast(ctx, events),
+		informers: newInformers(client), events: broadcast(ctx, events),
 		own: func(e *entry) (kubernetes.Interface, metadata.Interface, error) {
 			c := manager
 			if e.schedules {
@@ -72,6 +72,12 @@ func (p *ControlPlane) share(ctx context.Context) (*shared, error) {
 			return client, objects, err
 		},
 	}, nil
+}
+
+// newInformers returns the informers that all controllers share, without who wrote which
+// field where none of them asks for that.
+func newInformers(client kubernetes.Interface) informers.SharedInformerFactory {
+	return informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(tainteviction.WithoutManagers))
 }
 
 // broadcast takes events to the API until it is shut down, which its caller does.

@@ -11,6 +11,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
+
+	"github.com/hawser-project/hawser/controlplane/loop"
 )
 
 // maxSeconds bounds what can be made a time.Duration of: a hundred years.
@@ -81,7 +83,7 @@ func noExecute(n *corev1.Node, known []taint, now time.Time) []taint {
 // older than its node. See notBefore for what a time of the API means.
 func since(n *corev1.Node, t *corev1.Taint, seen time.Time) time.Time {
 	at := taintsWritten(n)
-	if !t.TimeAdded.IsZero() && !t.TimeAdded.After(seen) {
+	if !undated(t, seen) {
 		at = t.TimeAdded.Time
 	}
 	if at.IsZero() {
@@ -91,6 +93,26 @@ func since(n *corev1.Node, t *corev1.Taint, seen time.Time) time.Time {
 		at = n.CreationTimestamp.Time
 	}
 	return notBefore(at, seen)
+}
+
+// undated tells whether a taint that is seen at seen has no time that counts.
+func undated(t *corev1.Taint, seen time.Time) bool {
+	return t.TimeAdded.IsZero() || t.TimeAdded.After(seen)
+}
+
+// WithoutManagers is loop.WithoutManagers for informers that this controller shares: a
+// node keeps who wrote which field while that dates one of its taints. It keeps all of
+// that, since an object may be written as it is here.
+func WithoutManagers(o any) (any, error) {
+	if n, ok := o.(*corev1.Node); ok {
+		now := time.Now()
+		for i := range n.Spec.Taints {
+			if t := &n.Spec.Taints[i]; t.Effect == corev1.TaintEffectNoExecute && undated(t, now) {
+				return n, nil
+			}
+		}
+	}
+	return loop.WithoutManagers(o)
 }
 
 // notBefore returns the earliest time of which it is certain that it is not before

@@ -1,0 +1,55 @@
+package controlplane
+
+// What the controllers' informers keep.
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/fake"
+
+	"github.com/hawser-project/hawser/controlplane/tainteviction"
+)
+
+// A pod's time begins when the taint was written, not when a new leader first sees it.
+func TestNewLeaderKeepsTolerationTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		written := metav1.NewTime(time.Now().Add(-50 * time.Minute))
+		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}, Spec: corev1.NodeSpec{Taints: []corev1.Taint{{Key: "e", Effect: corev1.TaintEffectNoExecute}}}}
+		n.ManagedFields = []metav1.ManagedFieldsEntry{{
+			Manager: "kubectl-taint", Operation: metav1.ManagedFieldsOperationUpdate, Time: &written,
+			FieldsType: "FieldsV1", FieldsV1: metav1.NewFieldsV1(`{"f:spec":{"f:taints":{}}}`),
+		}}
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p"}, Spec: corev1.PodSpec{NodeName: "n", Tolerations: seconds(3600)}}
+		client := fake.NewSimpleClientset(n, p) //nolint:staticcheck // NewClientset would note its own writers
+		f := newInformers(client)
+		c, err := tainteviction.New(client, f, tainteviction.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		f.Start(ctx.Done())
+		var running sync.WaitGroup
+		running.Go(func() { _ = c.Run(ctx) }) // it ends with ctx
+		defer func() { cancel(); running.Wait(); f.Shutdown() }()
+		gone := func() bool {
+			synctest.Wait()
+			_, err := client.CoreV1().Pods("default").Get(t.Context(), "p", metav1.GetOptions{})
+			return apierrors.IsNotFound(err)
+		}
+		time.Sleep(9 * time.Minute)
+		if gone() {
+			t.Error("the pod has gone before its hour was over")
+		}
+		time.Sleep(2 * time.Minute)
+		if !gone() {
+			t.Error("the pod is there an hour after the taint was written")
+		}
+	})
+}
