@@ -141,8 +141,8 @@ type Config struct {
 	// ready; from others it is taken back then, as Kubernetes documents. It is
 	// called as Excuse is. Nil means that no node is.
 	Judged func(node *corev1.Node) bool
-	// Frozen is told when evictions from a node are frozen, or are for another reason, and
-	// with no reason when they no longer are. It must return at once. Nil means that
+	// Frozen is told when evictions from a node are frozen, or are for another reason or
+	// until another time, and with no reason when they no longer are. It must return at once. Nil means that
 	// nobody wants to know.
 	Frozen func(node, reason, message string, until time.Time)
 

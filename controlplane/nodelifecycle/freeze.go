@@ -36,7 +36,7 @@ func (r *run) consider(node *corev1.Node, rec *nodeRecord) bool {
 	if reason == "" {
 		reason = unexplained
 	}
-	if rec.frozen != reason {
+	if rec.frozen != reason || !rec.until.Equal(until) {
 		r.count(rec, reason, message, until)
 		r.tell(node, corev1.EventTypeWarning, evictionFrozen, "No pod is evicted from node %s: %s: %s", node.Name, reason, message)
 		r.log.Warn("evictions from the node are frozen", "node", node.Name, "reason", reason, "message", message)
@@ -56,9 +56,10 @@ func (r *run) thaw(node *corev1.Node, rec *nodeRecord, why string) {
 
 // count moves a node from one reason's number to another's; empty is none.
 func (r *run) count(rec *nodeRecord, reason, message string, until time.Time) {
-	if rec.frozen != reason {
+	if rec.frozen != reason || !rec.until.Equal(until) {
 		r.cfg.Frozen(rec.node.Name, reason, message, until)
 	}
+	rec.until = until
 	if rec.frozen != "" {
 		r.metrics.frozen.WithLabelValues(rec.frozen).Dec()
 	}

@@ -19,6 +19,7 @@ type excuses struct {
 	t      *testing.T
 	mu     sync.Mutex
 	byNode map[string][2]string // guarded by mu: reason and message
+	until  time.Time            // guarded by mu: when all of them end
 	asked  map[string]int
 }
 
@@ -30,7 +31,7 @@ func (e *excuses) excuse(n *corev1.Node) (reason, message string, until time.Tim
 	}
 	e.asked[n.Name]++
 	r, ok := e.byNode[n.Name]
-	return r[0], r[1], time.Time{}, ok
+	return r[0], r[1], e.until, ok
 }
 
 func (e *excuses) set(reason, message string, names ...string) {
@@ -131,6 +132,41 @@ func TestFreeze(t *testing.T) {
 }
 
 // TestFreezeInLine: an excuse that comes between a pass and a node's turn counts.
+// TestFreezeEndsAtAnotherTime: what is said of the end of a freeze follows the evidence.
+func TestFreezeEndsAtAnotherTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		e := excusing(w)
+		var mu sync.Mutex
+		var told []time.Time
+		w.cfg.Frozen = func(_, _, _ string, until time.Time) {
+			mu.Lock()
+			defer mu.Unlock()
+			told = append(told, until)
+		}
+		w.add("z", named("n", 5)...)
+		w.silence("n01")
+		first, second := time.Now().Add(24*time.Hour), time.Now().Add(time.Hour)
+		e.until = first
+		e.set("ServerLostNetwork", "until tomorrow", "n01")
+		w.start()
+		w.until(2 * time.Minute)
+		e.mu.Lock()
+		e.until = second
+		e.mu.Unlock()
+		e.set("ServerLostNetwork", "for an hour", "n01")
+		w.until(4 * time.Minute)
+		mu.Lock()
+		defer mu.Unlock()
+		if !slices.EqualFunc(told, []time.Time{first, second}, time.Time.Equal) {
+			t.Errorf("the end is said to be at %v, want %v and then %v", told, first, second)
+		}
+		if got := w.told(evictionFrozen); len(got) != 2 || !strings.HasPrefix(got[0], "2m5s ") || !strings.Contains(got[0], "for an hour") {
+			t.Errorf("events %q", got)
+		}
+	})
+}
+
 func TestFreezeWhileQueued(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)

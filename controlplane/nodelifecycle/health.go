@@ -48,6 +48,7 @@ type nodeRecord struct {
 	unready atomic.Bool // the node has a Ready condition that is not True
 	settled bool        // a pass has dealt with the node
 	frozen  string      // why evictions are frozen; empty: they are not
+	until   time.Time   // when that ends, as far as it was told
 }
 
 // hear takes the node and its Lease (nil: none) as they are now and moves heard
