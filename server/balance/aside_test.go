@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"runtime"
 	"slices"
 	"strings"
@@ -183,5 +184,43 @@ func TestTargetThatIsToldNothing(t *testing.T) {
 	r.stop()
 	if n := testutil.ToFloat64(r.metrics.failed); n != 1 {
 		t.Errorf("%v have failed", n)
+	}
+}
+
+// TestLastTargetHasTheRest: a target whose agent restarts is waited for if there is no other.
+func TestLastTargetHasTheRest(t *testing.T) {
+	for targets, want := range map[int]time.Duration{1: 9 * time.Second, 2: 9 * time.Second, 4: 9 * time.Second} {
+		synctest.Test(t, func(t *testing.T) {
+			began, dials := time.Now(), 0
+			b, err := New(Config{Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
+				dials++
+				t := time.NewTimer(time.Until(began.Add(want)))
+				defer t.Stop()
+				select {
+				case <-t.C:
+					c, other := net.Pipe()
+					_ = other.Close()
+					return c, nil
+				case <-ctx.Done():
+					return nil, ctx.Err()
+				}
+			}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			all := make([]string, targets)
+			for i := range all {
+				all[i] = fmt.Sprint("10.0.0.", i, ":80")
+			}
+			l := &listening{}
+			c, err := b.reach(t.Context(), l, &Front{Targets: func() []string { return all }}, netip.Addr{})
+			if err != nil {
+				t.Fatalf("of %d targets the last answered after %v: %v", targets, want, err)
+			}
+			_ = c.Close()
+			if n := min(targets, maxTries); dials != n {
+				t.Errorf("%d dials to %d targets, want %d", dials, targets, n)
+			}
+		})
 	}
 }

@@ -14,7 +14,8 @@
 // The bounds: all fronts together have Config.Limit connections. Above that, a new
 // connection replaces the oldest one of the client that has most (strangers.Pending). As
 // many replaced connections again may wait for their dials to end; more are reset at once.
-// Three targets are tried for one connection, each for a third of Config.DialTimeout. A
+// Three targets are tried for one connection within Config.DialTimeout, each but the last
+// for a third of it. A
 // front has at most 1,024 targets set aside. A client that may not connect replaces no
 // connection.
 package balance
@@ -266,11 +267,14 @@ func (b *Balancer) introduce(c, to net.Conn) error {
 
 // reach dials targets until one answers.
 func (b *Balancer) reach(ctx context.Context, l *listening, f *Front, from netip.Addr) (net.Conn, error) {
+	dialing, cancel := context.WithTimeout(ctx, b.cfg.DialTimeout)
+	defer cancel()
 	err := errors.New("it has no endpoint that is ready")
-	tries := 0
-	for target := range l.aside.order(order(f.Targets(), from, f.Sticky)) {
+	targets := f.Targets()
+	left := min(maxTries, len(targets))
+	for target := range l.aside.order(order(targets, from, f.Sticky)) {
 		var c net.Conn
-		if c, err = b.dial(ctx, target); err == nil {
+		if c, err = b.dial(dialing, target, left == 1); err == nil {
 			l.aside.worked(target)
 			return c, nil
 		}
@@ -280,17 +284,20 @@ func (b *Balancer) reach(ctx context.Context, l *listening, f *Front, from netip
 		if l.aside.failed(target) {
 			b.metrics.aside.Inc()
 		}
-		if tries++; tries == maxTries {
+		if left--; left == 0 {
 			break
 		}
 	}
 	return nil, err
 }
 
-// dial takes at most one target's share of the time.
-func (b *Balancer) dial(ctx context.Context, target string) (net.Conn, error) {
-	ctx, cancel := context.WithTimeout(ctx, b.cfg.DialTimeout/maxTries)
-	defer cancel()
+// dial takes at most one target's share of the time, or what is left if it is the last.
+func (b *Balancer) dial(ctx context.Context, target string, last bool) (net.Conn, error) {
+	if !last {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, b.cfg.DialTimeout/maxTries)
+		defer cancel()
+	}
 	return b.cfg.Dial(ctx, "tcp", target)
 }
 
