@@ -4,6 +4,7 @@ package tunnelhealth
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -23,12 +24,16 @@ const (
 	retryAfter = 3 * time.Second
 	// maxAnswer is how much of an answer is looked at, in bytes.
 	maxAnswer = 256
+	// textKept is for how long the text of a failure is not replaced by that of the next,
+	// so that a text which changes each time is no write each time.
+	textKept = 5 * time.Minute
 )
 
 // A result is what the probes of a session have found.
 type result struct {
 	session uint64
-	err     string // of the latest that is believed; empty is success
+	err     string    // of one that is believed, at most textKept old; empty is success
+	at      time.Time // of err
 	since   time.Time
 	certain bool // there was one to be believed
 	failed  int  // failures in a row
@@ -50,7 +55,10 @@ func (r result) next(session uint64, err error, now time.Time) result {
 		r.since = now
 	}
 	if r.failed++; r.failed >= 2 {
-		r.err, r.certain = err.Error(), true
+		if r.err == "" || now.Sub(r.at) >= textKept {
+			r.err, r.at = err.Error(), now
+		}
+		r.certain = true
 	}
 	return r
 }
@@ -117,6 +125,11 @@ func (c *Controller) ask(ctx context.Context, node string) error {
 		var about *url.Error
 		if errors.As(err, &about) { // whose text names the URL, which the reader knows
 			err = about.Err
+		}
+		var invalid x509.CertificateInvalidError
+		if errors.As(err, &invalid) && invalid.Reason == x509.Expired { // whose text has the time
+			from, to := invalid.Cert.NotBefore.UTC(), invalid.Cert.NotAfter.UTC()
+			return fmt.Errorf("its certificate is valid from %s to %s", from.Format(time.RFC3339), to.Format(time.RFC3339))
 		}
 		if errors.Is(err, context.DeadlineExceeded) {
 			return fmt.Errorf("no answer within %v", c.cfg.ProbeTimeout)

@@ -1,0 +1,64 @@
+package tunnelhealth
+
+// What is written of probes that fail again and again.
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestChangingFailure: a failure whose text is another each time is not written each time.
+func TestChangingFailure(t *testing.T) {
+	var r result
+	texts, at := 0, time.Now()
+	for i := range 41 {
+		was := r.err
+		if r = r.next(1, fmt.Errorf("it is %d", i), at); r.err != was {
+			texts++
+		}
+		at = at.Add(30 * time.Second)
+	}
+	if texts != 4 { // at 30 s, and every 5 minutes of 20
+		t.Errorf("%d texts in 20 minutes", texts)
+	}
+	if r = r.next(1, nil, at); r.err != "" {
+		t.Errorf("after a success it is %q", r.err)
+	}
+	r = r.next(1, errors.New("new"), at)
+	if r = r.next(1, errors.New("new"), at); r.err != "new" {
+		t.Errorf("after a success and two failures it is %q", r.err)
+	}
+}
+
+// TestExpiredCertificate: the text of an expired certificate does not have the time in it.
+func TestExpiredCertificate(t *testing.T) {
+	s := httptest.NewTLSServer(http.NotFoundHandler())
+	defer s.Close()
+	pool := x509.NewCertPool()
+	pool.AddCert(s.Certificate())
+	now := s.Certificate().NotAfter
+	c := Controller{cfg: Config{
+		ProbeTimeout: 10 * time.Second,
+		Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, network, s.Listener.Addr().String())
+		},
+		TLS: &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: pool, ServerName: "example.com", Time: func() time.Time {
+			now = now.Add(time.Hour)
+			return now
+		}},
+	}}
+	c.http = newClient(c.cfg)
+	first, second := c.ask(t.Context(), "n"), c.ask(t.Context(), "n")
+	if first == nil || second == nil || first.Error() != second.Error() || !strings.HasPrefix(first.Error(), "its certificate is valid from 1970-") {
+		t.Errorf("first %v, then %v", first, second)
+	}
+}
