@@ -247,6 +247,7 @@ func (r *Registry) write(ctx context.Context) error {
 // place. The error is that another server is there.
 func (r *Registry) mayHave(l *coordinationv1.Lease, now time.Time) (bool, error) {
 	if l.Annotations[Process] == r.process {
+		delete(r.seen, l.Name) // an earlier process counts as new if it comes back
 		return true, nil
 	}
 	s, copied, term := r.sight(l, now), l.Annotations[Token] == r.cfg.Token, int32(0)
@@ -256,6 +257,10 @@ func (r *Registry) mayHave(l *coordinationv1.Lease, now time.Time) (bool, error)
 	switch {
 	case r.wrote && copied && term > r.term:
 		return true, nil // a copy that was started since. It finds this one's Lease again, and ends
+	case r.wrote && copied && term < r.term && !s.lives:
+		// This server's own from before, as a restored store has it. A process that is
+		// there still shows that within the Lease's duration.
+		return r.gone(l, now), nil
 	case r.wrote || s.lives:
 		return false, r.double(l)
 	case !copied && !r.gone(l, now):

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes/fake"
@@ -191,6 +192,49 @@ func TestSameID(t *testing.T) {
 				}
 				if watcher.others() != want {
 					t.Errorf("others see %q, want %q", watcher.others(), want)
+				}
+			})
+		})
+	}
+}
+
+// TestRestoredStore: a store that has this server's Lease from before does not end it, unless
+// a process from before renews that Lease.
+func TestRestoredStore(t *testing.T) {
+	for name, renewed := range map[string]bool{"nobody renews it": false, "somebody renews it": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := fake.NewClientset()
+				leases := store.CoordinationV1().Leases(Namespace)
+				first := start(t, store, "a", "a:1", "ta")
+				old, err := leases.Get(t.Context(), "a", metav1.GetOptions{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				first.cut.Store(true) // as if it had been killed
+				second := start(t, store, "a", "a:1", "ta")
+				pass(Duration)
+				for i := range 20 {
+					if i > 0 && !renewed {
+						break
+					}
+					now := metav1.NowMicro()
+					old.Spec.RenewTime = &now
+					if _, err := leases.Update(t.Context(), old, metav1.UpdateOptions{}); err != nil {
+						t.Fatal(err)
+					}
+					pass(time.Second)
+				}
+				pass(Duration + 2*renewEvery)
+				if second.ended() != renewed {
+					t.Errorf("it has ended: %v, %v", second.ended(), second.err)
+				}
+				l, err := leases.Get(t.Context(), "a", metav1.GetOptions{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if mine := l.Annotations[Process] != old.Annotations[Process]; mine == renewed {
+					t.Errorf("the Lease is of the process from before: %v", !mine)
 				}
 			})
 		})
