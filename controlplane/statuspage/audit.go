@@ -37,8 +37,9 @@ type ring struct {
 func (p *Page) Audit() audit.Backend { return &p.audit }
 
 // components are how the names of users begin whose requests are not shown: those of
-// nodes and of the control plane itself would leave no place for those of people.
-var components = []string{"system:node:", "system:kube-", "system:apiserver"}
+// nodes and of the control plane itself, whose parts in the cluster have service accounts
+// of kube-system, would leave no place for those of people.
+var components = []string{"system:node:", "system:kube-", "system:apiserver", "system:serviceaccount:kube-system:"}
 
 // ProcessEvents implements audit.Sink.
 func (r *ring) ProcessEvents(events ...*auditinternal.Event) bool {

@@ -36,6 +36,7 @@ func TestAuditLinesAreMetadata(t *testing.T) {
 	p.Audit().ProcessEvents(
 		arrived, event("system:anonymous", "get", nil, "/readyz"), refused, event("ann", "create", secret, "/api/v1/namespaces/shop/secrets"), as, event("ann", "get", nil, "/metrics?token=hidden"),
 		event("system:node:node-1", "update", secret, ""), event("system:kube-scheduler", "create", secret, ""),
+		event("system:serviceaccount:kube-system:hawser-ccm", "update", secret, ""),
 		event("system:serviceaccount:shop:web", "list", &auditinternal.ObjectReference{APIGroup: "apps", Resource: "deployments"}, ""),
 	)
 	_, m := v.told()
