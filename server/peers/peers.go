@@ -26,6 +26,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -252,6 +253,7 @@ func (p *Peers) Run(ctx context.Context) error {
 				p.poke()
 			})
 		}
+		p.dropReplaced(wanted)
 		p.trim(wanted)
 	}
 }
@@ -281,6 +283,48 @@ func (p *Peers) link(peer Peer) *link {
 	}
 	p.links[peer.ID] = l
 	return l
+}
+
+// dropReplaced drops what removed servers said of nodes of which another observation is
+// later: Observe would not use it, and each upgrade of a server leaves that of all its nodes.
+func (p *Peers) dropReplaced(wanted []Peer) {
+	removed := func(id string, l *link) bool {
+		return l.session == nil && !slices.ContainsFunc(wanted, func(w Peer) bool { return w.ID == id })
+	}
+	own := make(map[string]server.Observation)
+	p.mu.Lock()
+	for id, l := range p.links {
+		if removed(id, l) {
+			for node := range l.nodes {
+				own[node] = server.Observation{}
+			}
+		}
+	}
+	p.mu.Unlock()
+	for node := range own {
+		own[node], _ = p.cfg.Hub().Observe(node)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for id, l := range p.links {
+		if removed(id, l) {
+			maps.DeleteFunc(l.nodes, func(node string, o server.Observation) bool { return p.replacedLocked(l, &o, own[node]) })
+		}
+	}
+}
+
+// replacedLocked reports whether there is a later observation than o, of l: of this server or
+// of another link.
+func (p *Peers) replacedLocked(l *link, o *server.Observation, own server.Observation) bool {
+	if own.Node != "" && later(&own, o) {
+		return true
+	}
+	for _, other := range p.links {
+		if there, ok := other.nodes[o.Node]; ok && other != l && later(&there, o) {
+			return true
+		}
+	}
+	return false
 }
 
 // trim drops removed servers above the bound.
