@@ -34,17 +34,19 @@ const answerTimeout = 5 * time.Second
 
 // objects is a cache in front of the API. An object is used for ttl without another read,
 // and for the life of the pod while the API cannot be reached, so that containers restart
-// without a server. After a read without an answer, cached objects are not read during
-// ttl, so that many reads do not wait one after the other. The cache never hides an answer
+// without a server. After a read without an answer, cached objects of its kind are not
+// read during ttl, so that many reads do not wait one after the other. Other kinds are: one
+// object that is too large for a slow link does not stop the renewal of tokens. After an
+// internal error only that object is not read. The cache never hides an answer
 // that the object does not exist or may not be read. It is bounded by calls of forget for
 // each pod that ends, which drop objects that no pod has read since.
 type objects struct {
 	api *apiclient.API
 	ttl time.Duration
 
-	mu     sync.Mutex
+	mu     sync.Mutex // guards the following
 	cache  map[objectKey]*object
-	silent time.Time // until when cached objects are not read from the server
+	silent map[string]time.Time // until when cached objects of a kind are not read
 }
 
 type object struct {
@@ -67,7 +69,7 @@ func notFound(key objectKey) error {
 }
 
 func newObjects(api *apiclient.API, ttl time.Duration) *objects {
-	return &objects{api: api, ttl: ttl, cache: map[objectKey]*object{}}
+	return &objects{api: api, ttl: ttl, cache: map[objectKey]*object{}, silent: map[string]time.Time{}}
 }
 
 // seed puts an older answer into the cache, for reads that the server does not answer. A
@@ -179,7 +181,7 @@ func (o *objects) load(ctx context.Context, key objectKey, read func(context.Con
 	older := o.cache[key]
 	if older != nil {
 		older.used = now
-		if now.Before(older.until) || now.Before(o.silent) {
+		if now.Before(older.until) || now.Before(o.silent[key.kind]) {
 			defer o.mu.Unlock()
 			return older.have(key)
 		}
@@ -196,14 +198,18 @@ func (o *objects) load(ctx context.Context, key objectKey, read func(context.Con
 	defer o.mu.Unlock()
 	switch {
 	case err == nil:
-		o.silent = time.Time{}
+		clear(o.silent)
 		o.cache[key] = &object{value: value, until: until, used: now}
 		return value, nil
 	case apierrors.IsNotFound(err) && key.kind != "token":
 		o.cache[key] = &object{used: now}
 		return nil, notFound(key)
 	case older != nil && !answered(err):
-		o.silent = time.Now().Add(o.ttl)
+		if again := time.Now().Add(o.ttl); apierrors.IsInternalError(err) {
+			older.until = again
+		} else {
+			o.silent[key.kind] = again
+		}
 		return older.have(key)
 	}
 	return nil, fmt.Errorf("read %s %s/%s: %w", key.kind, key.namespace, key.name, err)

@@ -1,22 +1,28 @@
 package pods
 
-// Tests of the times at which the tokens of many pods are requested again.
+// Tests of the times at which tokens are requested again.
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	authv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	apiruntime "k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	k8stesting "k8s.io/client-go/testing"
 
 	"github.com/hawser-project/hawser/auth/apiclient"
+	"github.com/hawser-project/hawser/node/runtime/memory"
 )
 
 // issuing is an API that makes tokens with a lifetime and records the times.
@@ -88,6 +94,66 @@ func TestTokensRotateWithoutASpike(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestOneFailingObjectStopsNoOther: a pod's token is renewed and its other Secret refreshed while
+// the server has an internal error for one of its Secrets, or does not get it across in time.
+func TestOneFailingObjectStopsNoOther(t *testing.T) {
+	const life = 10 * time.Minute
+	internal := func() error { return apierrors.NewInternalError(errors.New("unable to transform key")) }
+	for name, tt := range map[string]struct {
+		fail    func() error
+		freshly bool // the other Secret is refreshed, too
+	}{
+		"internal error": {internal, true},
+		"too slow":       {func() error { <-time.After(answerTimeout); return context.DeadlineExceeded }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, memory.Options{}, func(w *world) {
+				var tokens, others, failing atomic.Int32
+				w.addInputs()
+				w.api.PrependReactor("create", "serviceaccounts", func(k8stesting.Action) (bool, apiruntime.Object, error) {
+					return true, &authv1.TokenRequest{Status: authv1.TokenRequestStatus{
+						Token: fmt.Sprint("token ", tokens.Add(1)), ExpirationTimestamp: metav1.NewTime(time.Now().Add(life)),
+					}}, nil
+				})
+				w.api.PrependReactor("get", "secrets", func(a k8stesting.Action) (bool, apiruntime.Object, error) {
+					switch a.(k8stesting.GetAction).GetName() {
+					case "keys":
+						if failing.Load() > 0 {
+							failing.Add(1)
+							return true, nil, tt.fail()
+						}
+					case "other":
+						others.Add(1)
+						return true, &corev1.Secret{Data: map[string][]byte{"a": nil}}, nil
+					}
+					return false, nil, nil
+				})
+				w.create(newPod("a", func(p *corev1.Pod) {
+					withInputs(p)
+					other := corev1.Volume{Name: "other", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "other"}}}
+					p.Spec.Volumes = slices.Insert(p.Spec.Volumes, 1, other) // the token stays the last
+				}))
+				advance(time.Minute)
+				w.wantPhase("a", corev1.PodRunning)
+				failing.Store(1)
+				tokens.Store(0)
+				others.Store(0)
+				const spans = 6
+				advance(spans * life)
+				if got := tokens.Load(); got < spans {
+					t.Errorf("%d tokens in %v, each lives for %v", got, spans*life, life)
+				}
+				if got := others.Load(); tt.freshly && got < spans*int32(life/time.Minute)/2 {
+					t.Errorf("the other Secret was read %d times in %v", got, spans*life)
+				}
+				if got := failing.Load() - 1; got < spans || got > spans*int32(life/(30*time.Second)) {
+					t.Errorf("the failing Secret was read %d times in %v", got, spans*life)
+				}
+			})
+		})
+	}
 }
 
 func rest(ctx context.Context, d time.Duration) {
