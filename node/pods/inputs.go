@@ -88,33 +88,46 @@ func newInputs(o *objects, path string, kept []input) *inputs {
 
 // ConfigMap implements volumes.Objects.
 func (in *inputs) ConfigMap(ctx context.Context, namespace, name string) (*corev1.ConfigMap, error) {
-	cm, err := in.objects.ConfigMap(ctx, namespace, name)
+	key := configMapKey(namespace, name)
+	cm, err := in.objects.ConfigMap(ctx, namespace, name, in.own(key))
 	var content input
 	if err == nil {
 		content.ConfigMap = &corev1.ConfigMap{Data: cm.Data, BinaryData: cm.BinaryData}
 	}
-	in.note(configMapKey(namespace, name), content, err)
+	in.note(key, content, err)
 	return cm, err
 }
 
 // Secret implements volumes.Objects.
 func (in *inputs) Secret(ctx context.Context, namespace, name string) (*corev1.Secret, error) {
-	s, err := in.objects.Secret(ctx, namespace, name)
+	key := secretKey(namespace, name)
+	s, err := in.objects.Secret(ctx, namespace, name, in.own(key))
 	var content input
 	if err == nil {
 		content.Secret = &corev1.Secret{Data: s.Data}
 	}
-	in.note(secretKey(namespace, name), content, err)
+	in.note(key, content, err)
 	return s, err
 }
 
 // Token implements volumes.Objects.
 func (in *inputs) Token(ctx context.Context, pod *corev1.Pod, p *corev1.ServiceAccountTokenProjection) (string, error) {
-	token, err := in.objects.Token(ctx, pod, p)
+	key := tokenKey(pod, p)
+	token, err := in.objects.Token(ctx, pod, p, in.own(key))
 	if err == nil {
-		in.note(tokenKey(pod, p), input{Token: token}, nil)
+		in.note(key, input{Token: token}, nil)
 	}
 	return token, err
+}
+
+// own returns the pod's own copy of an object; nil for none.
+func (in *inputs) own(key objectKey) *input {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if content, ok := in.kept[key]; ok {
+		return &content
+	}
+	return nil
 }
 
 // note stores what was read, or that the object does not exist.

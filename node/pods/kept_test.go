@@ -4,6 +4,7 @@ package pods
 
 import (
 	"os"
+	"path/filepath"
 	"slices"
 	"testing"
 	"time"
@@ -74,6 +75,48 @@ func TestChangedInputsAreReadAnew(t *testing.T) {
 		if env := specs[len(specs)-1].Env; !slices.Contains(env, "KEY=other") {
 			t.Errorf("environment %q", env)
 		}
+	})
+}
+
+// TestOwnCopyOfAnInput: after a restart without a server a volume shows what its own pod has
+// last seen, also if another pod's file has an older version.
+func TestOwnCopyOfAnInput(t *testing.T) {
+	inWorld(t, memory.Options{}, func(w *world) {
+		w.addInputs()
+		ref := corev1.LocalObjectReference{Name: "settings"}
+		w.create(newPod("a", func(p *corev1.Pod) {
+			p.Spec.RestartPolicy = corev1.RestartPolicyNever
+			p.Spec.Containers[0].EnvFrom = []corev1.EnvFromSource{{ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: ref}}}
+		}))
+		advance(time.Second)
+		w.rt.Exit("a", "main", 0)
+		b := newPod("b", func(p *corev1.Pod) {
+			p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: ref}}}}
+			p.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "v", MountPath: "/v"}}
+		})
+		w.create(b)
+		changed := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "settings"}, Data: map[string]string{"KEY": "newer"}}
+		if err := w.api.Tracker().Update(corev1.SchemeGroupVersion.WithResource("configmaps"), changed, "default"); err != nil {
+			t.Fatal(err)
+		}
+		file := filepath.Join(w.runner.places.pod(b.UID), "volumes", "v", "KEY")
+		want := func(when string) {
+			t.Helper()
+			if data, err := os.ReadFile(file); err != nil || string(data) != "newer" {
+				t.Errorf("%s the file says %q, %v; want newer", when, data, err)
+			}
+		}
+		advance(2 * time.Minute)
+		w.wantPhase("a", corev1.PodSucceeded)
+		want("before")
+		w.stop()
+		w.setOffline(true)
+		w.start()
+		advance(5 * time.Minute)
+		want("cut off")
+		w.restart()
+		advance(5 * time.Minute)
+		want("after another restart")
 	})
 }
 

@@ -72,16 +72,6 @@ func newObjects(api *apiclient.API, ttl time.Duration) *objects {
 	return &objects{api: api, ttl: ttl, cache: map[objectKey]*object{}, silent: map[string]time.Time{}}
 }
 
-// seed puts an older answer into the cache, for reads that the server does not answer. A
-// nil value means that the object did not exist.
-func (o *objects) seed(key objectKey, value any) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.cache[key] == nil {
-		o.cache[key] = &object{value: value, used: time.Now()}
-	}
-}
-
 func configMapKey(namespace, name string) objectKey {
 	return objectKey{kind: "configmap", namespace: namespace, name: name}
 }
@@ -117,13 +107,15 @@ const (
 	rootsTTL  = time.Hour
 )
 
-// ConfigMap implements volumes.Objects.
-func (o *objects) ConfigMap(ctx context.Context, namespace, name string) (*corev1.ConfigMap, error) {
+// ConfigMap reads a ConfigMap. kept is the caller's own copy, which it gets if the
+// server does not answer and the cache has none; nil for none. Pods have copies
+// of different ages, so the copy of one pod is never used for another.
+func (o *objects) ConfigMap(ctx context.Context, namespace, name string, kept *input) (*corev1.ConfigMap, error) {
 	ttl := o.ttl
 	if name == rootsName {
 		ttl = rootsTTL/2 + rand.N(rootsTTL/2)
 	}
-	v, err := o.load(ctx, configMapKey(namespace, name), func(ctx context.Context) (any, time.Time, error) {
+	v, err := o.load(ctx, configMapKey(namespace, name), kept, func(ctx context.Context) (any, time.Time, error) {
 		cm, err := o.api.ConfigMaps(namespace).Get(ctx, name, metav1.GetOptions{})
 		return cm, time.Now().Add(ttl), err
 	})
@@ -133,9 +125,9 @@ func (o *objects) ConfigMap(ctx context.Context, namespace, name string) (*corev
 	return v.(*corev1.ConfigMap), nil //nolint:forcetypeassert // stored above
 }
 
-// Secret implements volumes.Objects.
-func (o *objects) Secret(ctx context.Context, namespace, name string) (*corev1.Secret, error) {
-	v, err := o.load(ctx, secretKey(namespace, name), func(ctx context.Context) (any, time.Time, error) {
+// Secret reads a Secret as ConfigMap does.
+func (o *objects) Secret(ctx context.Context, namespace, name string, kept *input) (*corev1.Secret, error) {
+	v, err := o.load(ctx, secretKey(namespace, name), kept, func(ctx context.Context) (any, time.Time, error) {
 		s, err := o.api.Secrets(namespace).Get(ctx, name, metav1.GetOptions{})
 		return s, time.Now().Add(o.ttl), err
 	})
@@ -145,13 +137,13 @@ func (o *objects) Secret(ctx context.Context, namespace, name string) (*corev1.S
 	return v.(*corev1.Secret), nil //nolint:forcetypeassert // stored above
 }
 
-// Token implements volumes.Objects. A token is requested again when seven to eight tenths
+// Token reads a token as ConfigMap does. A token is requested again when seven to eight tenths
 // of its life are over, or after a day less up to a tenth: requests of many pods that
 // started together, on one node or on many, are spread over that tenth. A kubelet spreads
 // them over ten seconds.
-func (o *objects) Token(ctx context.Context, pod *corev1.Pod, p *corev1.ServiceAccountTokenProjection) (string, error) {
+func (o *objects) Token(ctx context.Context, pod *corev1.Pod, p *corev1.ServiceAccountTokenProjection, kept *input) (string, error) {
 	key, seconds := tokenKey(pod, p), tokenSeconds(p)
-	v, err := o.load(ctx, key, func(ctx context.Context) (any, time.Time, error) {
+	v, err := o.load(ctx, key, kept, func(ctx context.Context) (any, time.Time, error) {
 		req := &authv1.TokenRequest{Spec: authv1.TokenRequestSpec{
 			ExpirationSeconds: &seconds,
 			BoundObjectRef:    &authv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID},
@@ -175,10 +167,13 @@ func (o *objects) Token(ctx context.Context, pod *corev1.Pod, p *corev1.ServiceA
 	return v.(string), nil //nolint:forcetypeassert // stored above
 }
 
-func (o *objects) load(ctx context.Context, key objectKey, read func(context.Context) (any, time.Time, error)) (any, error) {
+func (o *objects) load(ctx context.Context, key objectKey, kept *input, read func(context.Context) (any, time.Time, error)) (any, error) {
 	now := time.Now()
 	o.mu.Lock()
 	older := o.cache[key]
+	if older == nil && kept != nil {
+		older = &object{value: kept.value()}
+	}
 	if older != nil {
 		older.used = now
 		if now.Before(older.until) || now.Before(o.silent[key.kind]) {

@@ -76,7 +76,7 @@ func TestEnvironment(t *testing.T) {
 		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "cm"}, Data: map[string]string{"k": "v", "A": "from cm", "with-dash": "x", "=": "bad"}},
 		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "s"}, Data: map[string][]byte{"pw": []byte("hush")}},
 	)
-	objects := newObjects(apiclienttest.From(api), time.Minute)
+	objects := newInputs(newObjects(apiclienttest.From(api), time.Minute), "", nil)
 	cm := corev1.LocalObjectReference{Name: "cm"}
 	none := corev1.LocalObjectReference{Name: "none"}
 	pod := newPod("p", nil)
@@ -208,7 +208,7 @@ func TestObjectsCache(t *testing.T) {
 				t.Errorf("%d calls %s, want %d", got, what, n)
 			}
 		}
-		secret := func() error { _, err := o.Secret(t.Context(), "ns", "s"); return err }
+		secret := func() error { _, err := o.Secret(t.Context(), "ns", "s", nil); return err }
 		if err := errors.Join(secret(), secret()); err != nil {
 			t.Error(err)
 		}
@@ -238,7 +238,7 @@ func TestObjectsCache(t *testing.T) {
 		if err := secret(); err != nil {
 			t.Errorf("offline: %v", err)
 		}
-		if _, err := o.Secret(t.Context(), "ns", "other"); err == nil {
+		if _, err := o.Secret(t.Context(), "ns", "other", nil); err == nil {
 			t.Error("an unknown secret is read offline")
 		}
 		quiet := gets.Load()
@@ -256,21 +256,21 @@ func TestObjectsCache(t *testing.T) {
 		}
 		pod := newPod("p", nil)
 		p := &corev1.ServiceAccountTokenProjection{Audience: "x"}
-		first, err := o.Token(t.Context(), pod, p)
+		first, err := o.Token(t.Context(), pod, p, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
 		advance(42*time.Minute - time.Second)
-		if again, err := o.Token(t.Context(), pod, p); err != nil || again != first {
+		if again, err := o.Token(t.Context(), pod, p, nil); err != nil || again != first {
 			t.Errorf("token %q, %v; want %q for seven tenths of its life", again, err, first)
 		}
 		advance(6*time.Minute + 2*time.Second)
-		if again, err := o.Token(t.Context(), pod, p); err != nil || again == first {
+		if again, err := o.Token(t.Context(), pod, p, nil); err != nil || again == first {
 			t.Errorf("token %q, %v; want another", again, err)
 		}
 		fail.Store(&gone)
 		advance(2 * time.Hour)
-		if old, err := o.Token(t.Context(), pod, p); err != nil || old == "" {
+		if old, err := o.Token(t.Context(), pod, p, nil); err != nil || old == "" {
 			t.Errorf("token %q, %v offline; want the one that has expired", old, err)
 		}
 		fail.Store(nil)
@@ -296,7 +296,7 @@ func TestRootsAreReadSeldom(t *testing.T) {
 		api.PrependReactor("get", "*", func(k8stesting.Action) (bool, apiruntime.Object, error) { gets.Add(1); return false, nil, nil })
 		o := newObjects(apiclienttest.From(api), time.Minute)
 		for range 2 {
-			if _, err := o.ConfigMap(t.Context(), "ns", rootsName); !apierrors.IsNotFound(err) {
+			if _, err := o.ConfigMap(t.Context(), "ns", rootsName, nil); !apierrors.IsNotFound(err) {
 				t.Fatal(err)
 			}
 		}
@@ -308,7 +308,7 @@ func TestRootsAreReadSeldom(t *testing.T) {
 		}
 		gets.Store(0)
 		for range 24 * 60 {
-			if _, err := o.ConfigMap(t.Context(), "ns", rootsName); err != nil {
+			if _, err := o.ConfigMap(t.Context(), "ns", rootsName, nil); err != nil {
 				t.Fatal(err)
 			}
 			advance(time.Minute)

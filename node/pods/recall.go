@@ -30,9 +30,6 @@ func (r *Runner) recall(ctx context.Context) error {
 			r.log.Warn("what a pod's containers are made from was forgotten, and is read again from the server; the file was set aside",
 				"namespace", c.Pod.Namespace, "pod", c.Pod.Name, "file", d.path, "err", d.err)
 		}
-		for i := range c.inputs {
-			r.objects.seed(c.inputs[i].key(), c.inputs[i].value())
-		}
 		r.known[c.Pod.UID] = c
 	}
 	if r.traces, err = r.trace(ctx); err != nil {

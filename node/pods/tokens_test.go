@@ -64,7 +64,7 @@ func TestTokensRotateWithoutASpike(t *testing.T) {
 				o := newObjects(&apiclient.API{CreateToken: api.CreateToken}, refresh) // nodes share no cache
 				pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", UID: types.UID(fmt.Sprint(i))}}
 				for first := true; ctx.Err() == nil; first = false {
-					if _, err := o.Token(ctx, pod, &corev1.ServiceAccountTokenProjection{}); err != nil {
+					if _, err := o.Token(ctx, pod, &corev1.ServiceAccountTokenProjection{}, nil); err != nil {
 						t.Error(err)
 					}
 					if first { // nothing happens meanwhile
