@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -117,6 +118,47 @@ func TestOwnCopyOfAnInput(t *testing.T) {
 		w.restart()
 		advance(5 * time.Minute)
 		want("after another restart")
+	})
+}
+
+// TestLabelsAreKept: after a restart without a server a volume shows the last labels and
+// annotations.
+func TestLabelsAreKept(t *testing.T) {
+	inWorld(t, memory.Options{}, func(w *world) {
+		field := func(name string) corev1.DownwardAPIVolumeFile {
+			return corev1.DownwardAPIVolumeFile{Path: name, FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata." + name}}
+		}
+		a := newPod("a", func(p *corev1.Pod) {
+			p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{DownwardAPI: &corev1.DownwardAPIVolumeSource{
+				Items: []corev1.DownwardAPIVolumeFile{field("labels"), field("annotations")},
+			}}}}
+			p.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "v", MountPath: "/v"}}
+		})
+		w.create(a)
+		advance(time.Second)
+		want := func(name, value string) {
+			t.Helper()
+			data, err := os.ReadFile(filepath.Join(w.runner.places.pod(a.UID), "volumes", "v", name))
+			if got := strings.TrimSpace(string(data)); err != nil || got != value {
+				t.Errorf("%s are %q, %v; want %q", name, got, err, value)
+			}
+		}
+		offline := func() {
+			advance(2 * time.Minute)
+			w.stop()
+			w.setOffline(true)
+			w.start()
+			advance(5 * time.Minute)
+			w.wantRunning("cut off", a)
+		}
+		w.update("a", func(p *corev1.Pod) { p.Labels = map[string]string{"color": "blue"} })
+		offline()
+		want("labels", `color="blue"`)
+		w.setOffline(false)
+		advance(time.Minute)
+		w.update("a", func(p *corev1.Pod) { p.Annotations = map[string]string{"note": "b"} })
+		offline()
+		want("annotations", `note="b"`)
 	})
 }
 

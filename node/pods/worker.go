@@ -390,6 +390,8 @@ func (w *worker) surroundings() surroundings {
 func (w *worker) save(pod *corev1.Pod) {
 	c := checkpoint{Pod: pod, Admitted: w.admitted, Gone: w.gone, Static: w.static, Allocatable: w.allocatable}
 	if have := w.saved.Pod; have != nil && w.saved.Gone == c.Gone && have.Generation == pod.Generation &&
+		apiequality.Semantic.DeepEqual(have.Labels, pod.Labels) &&
+		apiequality.Semantic.DeepEqual(have.Annotations, pod.Annotations) &&
 		apiequality.Semantic.DeepEqual(have.Spec, pod.Spec) &&
 		apiequality.Semantic.DeepEqual(have.Status, pod.Status) &&
 		apiequality.Semantic.DeepEqual(w.saved.Allocatable, c.Allocatable) &&
