@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -205,7 +206,7 @@ func (w *worker) terminationMessage(spec *corev1.Container, a *runtime.Container
 	case err != nil && !errors.Is(err, os.ErrNotExist):
 		return fmt.Sprintf("Error reading termination log: %v", err)
 	case len(data) > 0:
-		return string(data)
+		return utf8Text(data)
 	case spec.TerminationMessagePolicy != corev1.TerminationMessageFallbackToLogsOnError || a.ExitCode == 0:
 		return ""
 	}
@@ -216,7 +217,24 @@ func (w *worker) terminationMessage(spec *corev1.Container, a *runtime.Container
 	}
 	lines := logText(string(data))
 	text := strings.Join(lines[max(0, len(lines)-maxTerminationRow):], "")
-	return text[max(0, len(text)-maxTerminationLog):]
+	return utf8Text([]byte(text[max(0, len(text)-maxTerminationLog):]))
+}
+
+// utf8Text returns data as the API keeps it. A character that is cut at the start or at the
+// end is left out. Other bytes that are no UTF-8 are replaced by U+FFFD.
+func utf8Text(data []byte) string {
+	for i := 0; i < utf8.UTFMax-1 && len(data) > 0 && !utf8.RuneStart(data[0]); i++ {
+		data = data[1:]
+	}
+	for i := 1; i < utf8.UTFMax && i <= len(data); i++ {
+		if end := data[len(data)-i:]; utf8.RuneStart(end[0]) {
+			if !utf8.FullRune(end) {
+				data = data[:len(data)-i]
+			}
+			break
+		}
+	}
+	return strings.ToValidUTF8(string(data), "\uFFFD")
 }
 
 // logText takes the text from lines of a log in CRI format: time, stream, F or P

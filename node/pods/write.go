@@ -23,7 +23,7 @@ func jitter(d time.Duration) time.Duration {
 }
 
 // statusPatch is the patch that turns one status into another on the pod with
-// that uid and no other.
+// that uid and no other. It is nil if the statuses are equal in JSON.
 func statusPatch(uid types.UID, from, to *corev1.PodStatus) ([]byte, error) {
 	before, err := json.Marshal(corev1.Pod{Status: *from})
 	if err != nil {
@@ -36,6 +36,9 @@ func statusPatch(uid types.UID, from, to *corev1.PodStatus) ([]byte, error) {
 	patch, err := strategicpatch.CreateTwoWayMergePatch(before, after, corev1.Pod{})
 	if err != nil {
 		return nil, fmt.Errorf("compare statuses: %w", err)
+	}
+	if bytes.Equal(patch, fmt.Appendf(nil, `{"metadata":{"uid":%q}}`, uid)) {
+		return nil, nil
 	}
 	return patch, nil
 }
@@ -62,6 +65,10 @@ func (w *worker) write(now time.Time, pod *corev1.Pod) {
 	patch, err := statusPatch(from.UID, &w.api, &pod.Status)
 	if err != nil {
 		w.log.Error("status cannot be written", "err", err)
+		return
+	}
+	if patch == nil {
+		w.api = pod.Status
 		return
 	}
 	w.apiWrite.busy = true

@@ -4,7 +4,10 @@ package pods
 
 import (
 	"encoding/json"
+	"errors"
+	"os"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -170,4 +173,65 @@ func TestEndedByAnother(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestTerminationMessageIsText: a message that is no UTF-8 is written once, and a character
+// that a bound cuts is left out.
+func TestTerminationMessageIsText(t *testing.T) {
+	o := memory.Options{Start: func(c runtime.Container) memory.Behaviour {
+		switch c.Name {
+		case "binary":
+			_ = os.WriteFile(c.TerminationLog, []byte("a\xffb"), 0o600)
+		case "long":
+			_ = os.WriteFile(c.TerminationLog, []byte(strings.Repeat("x", maxTermination-1)+"é"), 0o600)
+		case "logs":
+			_ = os.WriteFile(c.LogPath, []byte("2026-01-01T00:00:00.0Z stdout F é"+strings.Repeat("x", maxTerminationLog-2)+"\n"), 0o600)
+		}
+		return memory.Behaviour{ExitAfter: time.Second, ExitCode: 1}
+	}}
+	inWorld(t, o, func(w *world) {
+		w.create(newPod("a", func(p *corev1.Pod) {
+			p.Spec.RestartPolicy = corev1.RestartPolicyNever
+			p.Spec.Containers = []corev1.Container{container1("binary"), container1("long"), container1("logs")}
+			p.Spec.Containers[2].TerminationMessagePolicy = corev1.TerminationMessageFallbackToLogsOnError
+		}))
+		advance(10 * time.Minute)
+		want := map[string]string{
+			"binary": "a\uFFFDb", "long": strings.Repeat("x", maxTermination-1), "logs": strings.Repeat("x", maxTerminationLog-2) + "\n",
+		}
+		for _, cs := range w.pod("a").Status.ContainerStatuses {
+			if cs.State.Terminated == nil || cs.State.Terminated.Message != want[cs.Name] {
+				t.Errorf("container %s: %+v, want message %q", cs.Name, cs.State.Terminated, want[cs.Name])
+			}
+		}
+		if w.patches > 10 {
+			t.Errorf("%d writes of a pod that has ended", w.patches)
+		}
+	})
+}
+
+// TestEqualInJSON: a status whose difference JSON does not show counts as written, also at a
+// shutdown of the machine.
+func TestEqualInJSON(t *testing.T) {
+	o := memory.Options{Start: func(c runtime.Container) memory.Behaviour {
+		if c.Name == "bad" {
+			return memory.Behaviour{Err: errors.New("cannot run \xff")}
+		}
+		return memory.Behaviour{}
+	}}
+	inWorld(t, o, func(w *world) {
+		w.create(newPod("a", func(p *corev1.Pod) {
+			p.Spec.RestartPolicy = corev1.RestartPolicyNever
+			p.Spec.Containers = []corev1.Container{container1("bad"), container1("main")}
+		}))
+		advance(10 * time.Minute)
+		w.wantState("a", "main", "Running")
+		if w.patches > 10 {
+			t.Errorf("%d writes of a pod that does not change", w.patches)
+		}
+		if d := <-w.shutDown(w.t.Context(), thirty); d > time.Second {
+			t.Errorf("the shutdown waited for %v", d)
+		}
+		w.wantTerminated("a")
+	})
 }
