@@ -121,6 +121,23 @@ func TestRoutes(t *testing.T) {
 	}
 }
 
+// TestMetricsOfNamesakes: a static pod and a pod of the API with its name do not keep the metrics of
+// the others back.
+func TestMetricsOfNamesakes(t *testing.T) {
+	g := newRig(t)
+	first, second, other := g.addPod("p", "c"), g.addPod("p", "c"), g.addPod("q", "c")
+	second.UID = "uid-static"
+	for _, p := range []*corev1.Pod{first, second, other} {
+		g.start(p, "c", 0, idle)
+	}
+	code, body := g.get("/metrics/resource")
+	for _, pod := range []string{"p", "q"} {
+		if line := fmt.Sprintf(`pod_memory_working_set_bytes{namespace="default",pod=%q}`, pod); code != 200 || strings.Count(body, line) != 1 {
+			t.Errorf("metrics/resource: %d, not one %s in %s", code, line, body)
+		}
+	}
+}
+
 func TestSummary(t *testing.T) {
 	g := newRig(t)
 	p, q := g.addPod("p", "a", "b"), g.addPod("q", "a")

@@ -23,7 +23,8 @@ func (s *Server) metrics() http.Handler {
 }
 
 // resourceMetrics shows the use of processor and memory, in the names that
-// Kubernetes' metrics server reads.
+// Kubernetes' metrics server reads. The names do not tell a static pod from a pod of the
+// API that has its name: one of them is shown, and the others in full.
 func (s *Server) resourceMetrics(w http.ResponseWriter, r *http.Request) {
 	list, err := s.usages(r.Context())
 	failed := 0.0
@@ -32,7 +33,7 @@ func (s *Server) resourceMetrics(w http.ResponseWriter, r *http.Request) {
 	}
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(resourceSnapshot{list, s.nodeSample(), failed})
-	promhttp.HandlerFor(reg, promhttp.HandlerOpts{}).ServeHTTP(w, r)
+	promhttp.HandlerFor(reg, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError}).ServeHTTP(w, r)
 }
 
 // A nodeSample is what the machine as a whole uses.
