@@ -34,7 +34,7 @@
 // when nothing is left to do.
 //
 // It does not read the Node object: the node for admission and its addresses come from
-// Config. It evicts nothing.
+// Config. It evicts pods that exceed their own limits of local storage, and no others.
 package pods
 
 import "embed"

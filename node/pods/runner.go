@@ -214,6 +214,7 @@ func (r *Runner) Run(ctx context.Context) error {
 	wg.Go(func() { watchErr <- r.cfg.Runtime.Watch(ctx, changes) })
 	wg.Go(func() { r.source.run(ctx) })
 	wg.Go(func() { r.keepMirrors(ctx) })
+	wg.Go(func() { r.watchStorage(ctx) })
 	housekeeping := time.NewTicker(r.cfg.Housekeeping)
 	defer housekeeping.Stop()
 	passes := time.NewTicker(r.cfg.Collect)

@@ -186,6 +186,9 @@ type ContainerStatus struct {
 	Reason  string
 	Message string // for people
 	LogPath string
+	// Dir is the host's directory of what the container writes outside of its volumes;
+	// empty if there is none. The runtime may have small files of its own there.
+	Dir string
 }
 
 // An Image is an image that need not be fetched.

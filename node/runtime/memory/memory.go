@@ -34,6 +34,8 @@ type Behaviour struct {
 	TermDelay time.Duration
 	// TermCode is the exit code after SIGTERM.
 	TermCode int
+	// Dir is that of the container's status.
+	Dir string
 }
 
 // Options of a Runtime. The zero value makes containers that run until stopped.
@@ -207,7 +209,7 @@ func (r *Runtime) Start(_ context.Context, spec runtime.Container) (string, erro
 	now := time.Now()
 	c := &container{spec: spec, behaviour: b, ended: make(chan struct{}), status: runtime.ContainerStatus{
 		ID: "m" + strconv.Itoa(r.serial), Pod: spec.Pod, Name: spec.Name, Attempt: spec.Attempt, Image: spec.Image,
-		State: runtime.Running, CreatedAt: now, StartedAt: now, LogPath: spec.LogPath,
+		State: runtime.Running, CreatedAt: now, StartedAt: now, LogPath: spec.LogPath, Dir: b.Dir,
 	}}
 	r.containers[c.status.ID] = c
 	if b.ExitAfter > 0 {

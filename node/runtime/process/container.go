@@ -67,6 +67,7 @@ func (c *container) status() runtime.ContainerStatus {
 		Reason:    c.record.Reason,
 		Message:   c.record.Message,
 		LogPath:   c.spec.Container.LogPath,
+		Dir:       c.spec.Dir,
 	}
 }
 

@@ -2,7 +2,9 @@ package process
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -72,6 +74,34 @@ func TestFilesAreTheContainersOwn(t *testing.T) {
 		c := g.container("other", fmt.Sprintf("ls -d /%s /usr/bin/%s /tmp/* %s %s; true", name, name, secret, filepath.Dir(secret)+"/c"))
 		if got := g.output(c); strings.Count(got, "No such file") != 5 {
 			t.Errorf("seen: %q", got)
+		}
+	})
+}
+
+// TestWrittenFilesAreInDir: what a container writes outside of its volumes is below Dir of its
+// status, where the agent measures it.
+func TestWrittenFilesAreInDir(t *testing.T) {
+	withNamespaces(t, func(t *testing.T, iso Isolation) {
+		g := newRig(t, Config{Isolation: iso})
+		name := fmt.Sprintf("hawser-test-%d", os.Getpid())
+		id := g.start(g.container("writer", strings.ReplaceAll("echo x > /var/NAME; echo x > /tmp/NAME", "NAME", name)))
+		st := g.wait(id)
+		var found []string
+		err := filepath.WalkDir(st.Dir, func(path string, _ fs.DirEntry, err error) error {
+			if filepath.Base(path) == name {
+				found = append(found, path)
+			}
+			if errors.Is(err, fs.ErrPermission) {
+				return nil // the kernel's own, of an overlay
+			}
+			return err
+		})
+		want := 1
+		if layers, _ := os.ReadDir(filepath.Join(st.Dir, layersName)); len(layers) > 0 {
+			want = 2 // else the file system of the data directory takes no layers, and memory has them
+		}
+		if err != nil || len(found) != want {
+			t.Errorf("%q are below %q, %v; want %d files", found, st.Dir, err, want)
 		}
 	})
 }
