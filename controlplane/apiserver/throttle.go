@@ -5,20 +5,23 @@ package apiserver
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 )
 
 // An authorizer that bounds what one user may ask of it says so with an error that
-// is the answer: 429, and when to come back. The library's filter makes 500 of every
-// error. So throttling notes the error in the request's context and lets the request
-// through the filter, and throttled, behind the filter, answers instead of serving.
-// Without a place for the note the request fails as the library has it.
+// is the answer: 429, and when to come back. So does the store that it reads, with 503
+// or 504. The library's filter makes 500 of every error. So throttling notes the error in
+// the request's context and lets the request through the filter, and throttled, behind
+// the filter, answers instead of serving. Without a place for the note the request fails
+// as the library has it.
 
 // throttleKey is the key of the context's *throttle.
 type throttleKey struct{}
@@ -30,19 +33,40 @@ type throttle struct{ answer error }
 func throttling(authz authorizer.Authorizer) authorizer.Authorizer {
 	return authorizer.AuthorizerFunc(func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 		decision, reason, err := authz.Authorize(ctx, a)
-		if decision == authorizer.DecisionAllow || !apierrors.IsTooManyRequests(err) {
-			return decision, reason, err
-		}
 		note, ok := ctx.Value(throttleKey{}).(*throttle)
-		if !ok {
+		if decision == authorizer.DecisionAllow || err == nil || !ok {
 			return decision, reason, err
 		}
-		if status := apierrors.APIStatus(nil); errors.As(err, &status) { // the answer is not looked for in a chain
-			err = &apierrors.StatusError{ErrStatus: status.Status()}
+		answer := passing(err)
+		if answer == nil {
+			return decision, reason, err
 		}
-		note.answer = err
-		return authorizer.DecisionAllow, "to be answered with 429", nil
+		note.answer = answer
+		return authorizer.DecisionAllow, fmt.Sprintf("to be answered with %d", answer.ErrStatus.Code), nil
 	})
+}
+
+// passing returns the answer in err that tells clients to try again; nil if there is none.
+// The library joins the errors of several authorizers to one that errors.As does not look
+// into.
+func passing(err error) *apierrors.StatusError {
+	if joined := utilerrors.Aggregate(nil); errors.As(err, &joined) {
+		for _, err := range utilerrors.Flatten(joined).Errors() {
+			if answer := passing(err); answer != nil {
+				return answer
+			}
+		}
+		return nil
+	}
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) {
+		return nil
+	}
+	switch answer := status.Status(); answer.Code {
+	case http.StatusTooManyRequests, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+		return &apierrors.StatusError{ErrStatus: answer}
+	}
+	return nil
 }
 
 // throttled builds the chain of filters around what serves requests.
