@@ -239,6 +239,18 @@ func TestRevokedNodeTokens(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.out("allowed, and not taken", stolen, "one")
+	if r, next := c.askFor(join, "again", "one"); next == nil {
+		t.Fatalf("allowed: %+v", r.Status.Conditions)
+	}
+	c.out("taken by another machine: the pod lives on", stolen, "one")
+	if err := c.admin.CoreV1().Nodes().Delete(ctx, "one", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	c.out("deleted: the pod lives on", stolen, "one")
+	if r, next := c.askFor(join, "anew", "one"); next == nil {
+		t.Fatalf("deleted: %+v", r.Status.Conditions)
+	}
+	c.out("taken after the deletion: the pod lives on", stolen, "one")
 }
 
 // A Node that is deleted takes its key with it, and leaves its name to the first who

@@ -52,7 +52,7 @@ type AuthenticatorConfig struct {
 // Names checks which keys hold the nodes' names. *nodekeys.Keeper implements it.
 type Names interface {
 	Admit(ctx context.Context, name string, key nodekeys.Key) error
-	AdmitPods(ctx context.Context, name string) error
+	AdmitPods(ctx context.Context, name string, issued func() time.Time) error
 }
 
 // NewAuthenticator returns an authenticator of requests.

@@ -254,5 +254,14 @@ func TestTokensOfNodes(t *testing.T) {
 		if err := ask(); err != nil {
 			t.Errorf("%s, its node admitted again: %v", name, err)
 		}
+		names.revoked, names.at = "node-1", time.Now().Add(time.Minute)
+		if err := ask(); errors.Is(err, errNotHeld) != tc.refused {
+			t.Errorf("%s, its node revoked since: %v", name, err)
+		}
+		names.at = time.Now().Add(-time.Minute)
+		if err := ask(); err != nil {
+			t.Errorf("%s, its node revoked before: %v", name, err)
+		}
+		names.revoked = ""
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 
@@ -22,11 +23,13 @@ import (
 
 // register is Names with one holder of node-1.
 type register struct {
-	holder atomic.Pointer[nodekeys.Key]
-	asked  atomic.Int64
-	ended  context.CancelCauseFunc
-	pods   []string // names whose pods were watched
-	barred string   // the name whose pods are refused
+	holder  atomic.Pointer[nodekeys.Key]
+	asked   atomic.Int64
+	ended   context.CancelCauseFunc
+	pods    []string // names whose pods were watched
+	barred  string   // the name whose pods are refused
+	revoked string   // the name whose pods are refused with tokens from until at
+	at      time.Time
 }
 
 var errNotHeld = errors.New("not held")
@@ -45,8 +48,8 @@ func (n *register) Watch(ctx context.Context, _ string, _ nodekeys.Key) (context
 	return ctx, func() { cancel(nil) }
 }
 
-func (n *register) AdmitPods(_ context.Context, name string) error {
-	if name == n.barred {
+func (n *register) AdmitPods(_ context.Context, name string, issued func() time.Time) error {
+	if name == n.barred || name == n.revoked && !issued().After(n.at) {
 		return errNotHeld
 	}
 	return nil

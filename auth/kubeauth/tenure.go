@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"time"
 
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/request/bearertoken"
@@ -65,7 +66,7 @@ func nodeOfToken(r *http.Request) (node string) {
 }
 
 // ofAdmitted accepts the tokens that accounts accepts, except those of pods of a node that
-// names refuses, and those that are bound to such a node.
+// names refuses, and those that are bound to such a node. accounts verifies the token.
 func ofAdmitted(accounts authenticator.Token, names Names) authenticator.Token {
 	return authenticator.TokenFunc(func(ctx context.Context, token string) (*authenticator.Response, bool, error) {
 		resp, ok, err := accounts.AuthenticateToken(ctx, token)
@@ -73,7 +74,8 @@ func ofAdmitted(accounts authenticator.Token, names Names) authenticator.Token {
 			return nil, false, err
 		}
 		if node := resp.User.GetExtra()[serviceaccount.NodeNameKey]; len(node) > 0 {
-			if err := names.AdmitPods(ctx, node[0]); err != nil {
+			issued := func() time.Time { return accounttoken.Issued(token) }
+			if err := names.AdmitPods(ctx, node[0], issued); err != nil {
 				return nil, false, fmt.Errorf("service account token: %w", err)
 			}
 		}

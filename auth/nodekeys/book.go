@@ -6,12 +6,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/util/retry"
@@ -79,15 +81,18 @@ func (b *Book) Claim(ctx context.Context, name string, k Key, site string) error
 			return first, nil
 		case r.Holds(k) && r.Revoked == nil:
 			return r, nil
-		case r.mayBeTaken(b.now()):
+		case r.Freed:
 			return r.taken(k, site, b.now()), nil
 		}
-		if gone, err := b.gone(ctx, r); err != nil {
+		gone, err := b.gone(ctx, r)
+		switch {
+		case err != nil:
 			return nil, err
-		} else if gone && r.Revoked == nil {
-			return &Record{Name: name, Keys: []Held{{k, stamp(b.now())}}, Former: r.NodeUID, Site: site}, nil
-		}
-		if r.Revoked != nil {
+		case gone:
+			return r.followed(k, site, b.now()), nil
+		case r.mayBeTaken(b.now()):
+			return r.taken(k, site, b.now()), nil
+		case r.Revoked != nil:
 			return nil, held("node %q was %s; an administrator can let a machine join under this name with \"hawser node allow %s\"", name, r.Revoked.text(), name)
 		}
 		return nil, held("node name %q is held by the key of another machine; choose another --node-name, or have an administrator free it: "+
@@ -162,15 +167,16 @@ func (b *Book) Confirm(ctx context.Context, name string, k Key) error {
 	return nil
 }
 
-// Revoke makes all keys of the name refused, until another key takes it after Allow. It
-// returns the revocation in force, which is an earlier one if there is one, or ErrUnknown.
+// Revoke makes all keys of the name refused, and the tokens of its pods, until another key
+// takes it after Allow. Tokens from before are refused then, too. It returns the revocation
+// in force, which is an earlier one if there is one, or ErrUnknown.
 func (b *Book) Revoke(ctx context.Context, name, by, reason string) (*Revocation, error) {
 	if len(reason) > maxReason || strings.ContainsFunc(reason, func(c rune) bool { return c < ' ' }) {
 		return nil, fmt.Errorf("the reason must be one line of at most %d bytes", maxReason)
 	}
 	var in *Revocation
 	err := b.change(ctx, name, func(r *Record) (*Record, error) {
-		if r == nil {
+		if r == nil || r.Freed {
 			return nil, fmt.Errorf("%w: %s", ErrUnknown, name)
 		}
 		if r.Revoked != nil && r.Allowed == nil {
@@ -192,7 +198,7 @@ func (b *Book) Revoke(ctx context.Context, name, by, reason string) (*Revocation
 // with ErrUnknown if no key holds the name, which is free then.
 func (b *Book) Allow(ctx context.Context, name, by string, d time.Duration) error {
 	return b.change(ctx, name, func(r *Record) (*Record, error) {
-		if r == nil {
+		if r == nil || r.Freed {
 			return nil, fmt.Errorf("%w: %s", ErrUnknown, name)
 		}
 		next := *r
@@ -203,20 +209,44 @@ func (b *Book) Allow(ctx context.Context, name, by string, d time.Duration) erro
 
 // Forget removes the record of a name, if there is one: it is free then.
 func (b *Book) Forget(ctx context.Context, name string) error {
-	return b.remove(ctx, name, "")
+	return b.remove(ctx, name, nil)
 }
 
-func (b *Book) remove(ctx context.Context, name, object string) error {
+// remove deletes the record of a name, if there is one. It fails with a conflict if that is
+// not r; nil means any.
+func (b *Book) remove(ctx context.Context, name string, r *Record) error {
 	o := metav1.DeleteOptions{}
-	if object != "" {
-		uid := types.UID(object)
-		o.Preconditions = &metav1.Preconditions{UID: &uid}
+	if r != nil {
+		uid, version := types.UID(r.object), strconv.FormatUint(r.version, 10)
+		o.Preconditions = &metav1.Preconditions{UID: &uid, ResourceVersion: &version}
 	}
 	err := b.client.CoreV1().ConfigMaps(Namespace).Delete(ctx, name, o)
-	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("delete the identity of node %s: %w", name, err)
 	}
 	return nil
+}
+
+// free writes that the name of a record with a revocation is free, since the Node with that
+// uid was deleted.
+func (b *Book) free(ctx context.Context, r *Record, node string) error {
+	return b.change(ctx, r.Name, func(is *Record) (*Record, error) {
+		if is == nil || is.object != r.object || is.Former == node || is.ended() == nil {
+			return is, nil
+		}
+		return is.freed(node), nil
+	})
+}
+
+// pods reports whether there are pods of a node.
+func (b *Book) pods(ctx context.Context, node string) (bool, error) {
+	list, err := b.client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{
+		FieldSelector: fields.OneTermEqualSelector("spec.nodeName", node).String(), Limit: 1,
+	})
+	if err != nil {
+		return false, fmt.Errorf("list the pods of node %s: %w", node, err)
+	}
+	return len(list.Items) > 0, nil
 }
 
 // label writes the site to a Node object. A node may not write that itself.
@@ -260,7 +290,7 @@ func (b *Book) change(ctx context.Context, name string, f func(*Record) (*Record
 		}
 		if r != nil && next.object == "" {
 			// Another tenure gets a new object, so that the two have different uids.
-			if err = b.remove(ctx, name, r.object); err != nil {
+			if err = b.remove(ctx, name, r); err != nil {
 				return err
 			}
 			r = nil

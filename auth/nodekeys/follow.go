@@ -22,6 +22,8 @@ import (
 const (
 	firstRetry = 100 * time.Millisecond
 	lastRetry  = 30 * time.Second
+	// podsAgain is how often it is looked whether a deleted Node still has pods.
+	podsAgain = 30 * time.Second
 )
 
 // Ready is closed once Admit answers without waiting.
@@ -195,15 +197,9 @@ func (k *Keeper) write(ctx context.Context, name string) error {
 	case h == nil:
 		return nil
 	case h.gone:
-		if err := k.book.remove(ctx, name, h.record.object); err != nil {
-			return err
-		}
-		if k.cfg.Vouched {
-			k.cfg.Log.Info("the node has been deleted, and who had its name is forgotten", "node", name)
-		} else {
-			k.cfg.Log.Info("the node has been deleted: its name is free, and its key is not admitted any more", "node", name)
-		}
-		return nil
+		return k.release(ctx, h)
+	case h.record.Freed && h.node == "":
+		return k.forget(ctx, h)
 	case h.node != "" && h.unwritten():
 		if site := h.record.Site; site != "" {
 			if err := k.book.label(ctx, name, h.node, site); err != nil {
@@ -218,4 +214,50 @@ func (k *Keeper) write(ctx context.Context, name string) error {
 		return err
 	}
 	return nil
+}
+
+// release writes that the Node was deleted: the record is deleted, or says so if there was
+// a revocation. The watch delivers what another has written meanwhile, and it is tried
+// again.
+func (k *Keeper) release(ctx context.Context, h *holder) error {
+	name, revoked := h.record.Name, h.record.ended() != nil
+	if revoked && k.cfg.Vouched {
+		return nil
+	}
+	var err error
+	if revoked {
+		err = k.book.free(ctx, h.record, h.node)
+	} else {
+		err = k.book.remove(ctx, name, h.record)
+	}
+	if apierrors.IsConflict(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if k.cfg.Vouched {
+		k.cfg.Log.Info("the node has been deleted, and who had its name is forgotten", "node", name)
+	} else {
+		k.cfg.Log.Info("the node has been deleted: its name is free, and its key is not admitted any more", "node", name)
+	}
+	return nil
+}
+
+// forget deletes the record of a name that is free, once there are no pods left whose
+// tokens it refuses.
+func (k *Keeper) forget(ctx context.Context, h *holder) error {
+	name := h.record.Name
+	pods, err := k.book.pods(ctx, name)
+	if err != nil {
+		return err
+	}
+	if pods {
+		k.queue.AddAfter(name, podsAgain)
+		return nil
+	}
+	if err = k.book.remove(ctx, name, h.record); apierrors.IsConflict(err) {
+		return nil
+	}
+	return err
 }

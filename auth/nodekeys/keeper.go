@@ -126,25 +126,34 @@ func (k *Keeper) Admit(ctx context.Context, name string, key Key) error {
 	return k.recheck(ctx, name, key, h)
 }
 
-// AdmitPods returns nil if the credentials of the node's pods are admitted: unless the
-// name is barred. It waits as Admit does.
-func (k *Keeper) AdmitPods(ctx context.Context, name string) error {
+// AdmitPods returns nil if a credential of the node's pods is admitted: unless no key holds
+// the name, because it was revoked or its Node was deleted just now, or the name has been
+// revoked since the credential was issued. issued is called only for a name that was
+// revoked once. A name that no key ever had is not refused. It waits as Admit does.
+func (k *Keeper) AdmitPods(ctx context.Context, name string, issued func() time.Time) error {
 	if err := k.wait(ctx); err != nil {
 		return err
 	}
-	return k.Barred(name)
+	h := k.holder(name)
+	switch {
+	case h.barred():
+		return h.refuse
+	case h != nil && h.record.TokensAfter != nil && !issued().After(h.record.TokensAfter.Time):
+		return &RefusedError{name, "it has been revoked since the token was issued"}
+	}
+	return nil
 }
 
 // Barred returns a *RefusedError if no key holds the name because it was revoked, or
 // because its Node was deleted just now, and ErrNotReady before that is known. A name that
-// no key ever had is not barred. It does not block.
+// no key ever had, or that is free again, is not barred. It does not block.
 func (k *Keeper) Barred(name string) error {
 	select {
 	case <-k.ready:
 	default:
 		return ErrNotReady
 	}
-	if h := k.holder(name); h.barred() {
+	if h := k.holder(name); h.barred() && !h.record.Freed {
 		return h.refuse
 	}
 	return nil
@@ -241,6 +250,8 @@ func holderOf(r *Record) *holder {
 	switch {
 	case r.Revoked != nil:
 		h.closed, h.refuse = true, &RefusedError{r.Name, "it was " + r.Revoked.text() + "; " + remedy}
+	case r.Freed:
+		h.closed, h.refuse = true, refusedUnknown(r.Name)
 	case len(r.Keys) > 0:
 		h.refuse = &RefusedError{r.Name, "its name was taken over by another key at " + r.Keys[0].Since.UTC().Format(time.RFC3339) + "; " + remedy}
 	default:
@@ -389,10 +400,10 @@ func (k *Keeper) learn(m *corev1.ConfigMap) {
 	}
 	h := holderOf(r)
 	switch {
-	case old != nil && old.gone && old.record.object == r.object:
+	case old != nil && old.gone && old.record.object == r.object && r.Former != old.node:
 		h = h.deleted(m.Name)
 	case h.node != "":
-	case old != nil && old.record.object == r.object && old.node != "":
+	case old != nil && old.record.object == r.object && old.node != "" && old.node != r.Former:
 		h.node = old.node
 	default:
 		if n := k.node(m.Name); n != nil && string(n.UID) != r.Former {
@@ -400,7 +411,7 @@ func (k *Keeper) learn(m *corev1.ConfigMap) {
 		}
 	}
 	k.set(m.Name, h)
-	if h.gone || h.node != "" && h.unwritten() {
+	if h.gone || r.Freed || h.node != "" && h.unwritten() {
 		k.queue.Add(m.Name)
 	}
 }

@@ -374,7 +374,7 @@ func TestWatchPods(t *testing.T) {
 		r.must(r.book.Allow(ctx, "a", "", time.Hour))
 		r.must(r.book.Claim(ctx, "a", number(2), ""))
 		r.admits("taken over", "a", 2)
-		if err := errors.Join(pods.Err(), r.keeper.AdmitPods(ctx, "a"), r.keeper.AdmitPods(ctx, "nobody's")); err != nil {
+		if err := errors.Join(pods.Err(), r.keeper.AdmitPods(ctx, "a", time.Now), r.keeper.AdmitPods(ctx, "nobody's", time.Now)); err != nil {
 			t.Errorf("taken over: %v", err)
 		}
 		_, err := r.book.Revoke(ctx, "a", "", "stolen")
@@ -384,7 +384,7 @@ func TestWatchPods(t *testing.T) {
 		if err := context.Cause(pods); !errors.As(err, &refused) {
 			t.Errorf("ended because %v", err)
 		}
-		if err := r.keeper.AdmitPods(ctx, "a"); !errors.As(err, &refused) {
+		if err := r.keeper.AdmitPods(ctx, "a", time.Now); !errors.As(err, &refused) {
 			t.Errorf("revoked: %v", err)
 		}
 	})
@@ -397,7 +397,7 @@ func TestNotReady(t *testing.T) {
 		if err := k.Admit(t.Context(), "a", number(1)); !errors.Is(err, ErrNotReady) {
 			t.Errorf("got %v", err)
 		}
-		if err := k.AdmitPods(t.Context(), "a"); !errors.Is(err, ErrNotReady) {
+		if err := k.AdmitPods(t.Context(), "a", time.Now); !errors.Is(err, ErrNotReady) {
 			t.Errorf("pods: %v", err)
 		}
 	})

@@ -34,6 +34,8 @@ const (
 	maxBarred = 16
 	// maxReason bounds the reason of a revocation, in bytes.
 	maxReason = 256
+	// clockSkew is how far the clocks of the servers may differ.
+	clockSkew = 10 * time.Second
 )
 
 // A Key is the SHA-256 of a public key (SubjectPublicKeyInfo, as in RFC 7469).
@@ -101,6 +103,12 @@ type Record struct {
 
 	Revoked *Revocation `json:"revoked,omitempty"`
 	Allowed *Allowance  `json:"allowed,omitempty"`
+	// TokensAfter is set once the name was revoked. Tokens of the node's pods that were
+	// issued until then are of a revoked machine, and are refused: the pods may live on.
+	TokensAfter *metav1.Time `json:"podTokensAfter,omitempty"`
+	// Freed means that the Node was deleted, and that the record exists for TokensAfter
+	// only. The name is free.
+	Freed bool `json:"freed,omitempty"`
 	// Barred are keys from before the name was revoked and allowed again. They are kept
 	// with Config.Vouched, since the other API server may still accept them.
 	Barred []Key `json:"barred,omitempty"`
@@ -121,7 +129,52 @@ func (r *Record) mayBeTaken(now time.Time) bool {
 
 // taken is the record after a key has taken the name, with a site if that is not empty.
 func (r *Record) taken(k Key, site string, now time.Time) *Record {
-	return &Record{Name: r.Name, Keys: []Held{{k, stamp(now)}}, NodeUID: r.NodeUID, Former: r.Former, Site: site, object: r.object}
+	next := &Record{Name: r.Name, Keys: []Held{{k, stamp(now)}}, NodeUID: r.NodeUID, Former: r.Former, Site: site, object: r.object}
+	if next.TokensAfter = r.ended(); next.TokensAfter != nil && (r.Revoked != nil || r.Freed) {
+		next.TokensAfter = between(next.TokensAfter.Time, now)
+	}
+	return next
+}
+
+// followed is the record after a key has taken the name of a Node that was deleted. It is
+// in another object, so that the two have different uids, unless it has the time of a
+// revocation: that must exist at any moment.
+func (r *Record) followed(k Key, site string, now time.Time) *Record {
+	had := *r
+	had.Former, had.NodeUID = r.NodeUID, ""
+	next := had.taken(k, site, now)
+	if next.TokensAfter == nil {
+		next.object = ""
+	}
+	return next
+}
+
+// freed is the record after the Node with that uid was deleted, if there was a revocation.
+func (r *Record) freed(node string) *Record {
+	return &Record{Name: r.Name, Former: node, TokensAfter: r.ended(), Freed: true, object: r.object}
+}
+
+// ended is the time of the last revocation; nil if there was none.
+func (r *Record) ended() *metav1.Time {
+	if r.Revoked != nil && (r.TokensAfter == nil || r.TokensAfter.Before(&r.Revoked.At)) {
+		return &r.Revoked.At
+	}
+	return r.TokensAfter
+}
+
+// between is a time that is after the tokens of a machine that was revoked, and before those
+// of the one that takes the name now. Servers learn of a revocation a moment after it, and
+// its time may be by the clock of an administrator's machine, so the time is near to now.
+func between(revoked, now time.Time) *metav1.Time {
+	at := now.Add(-clockSkew)
+	if revoked.After(at) {
+		at = revoked
+	}
+	if at.After(now) {
+		at = now.Add(-time.Second) // the times in tokens are in seconds
+	}
+	t := stamp(at)
+	return &t
 }
 
 // renewed is the record after the holder of by got the key k. Keys older than by are not
@@ -184,6 +237,8 @@ func (r *Record) State(now time.Time) string {
 		return "another machine may take it until " + r.Allowed.Until.UTC().Format(time.RFC3339)
 	case r.Revoked != nil:
 		return r.Revoked.text()
+	case r.Freed:
+		return "free, as its Node was deleted; it had been revoked"
 	case r.Adopt:
 		return "the first certificate that is shown takes it"
 	case len(r.Keys) == 0:

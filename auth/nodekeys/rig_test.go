@@ -53,7 +53,8 @@ func newAPI(objs ...runtime.Object) *fake.Clientset {
 			if err != nil || p == nil || p.UID == nil {
 				return false, nil, nil
 			}
-			if is, _ := meta.Accessor(now); is.GetUID() != *p.UID {
+			is, _ := meta.Accessor(now)
+			if is.GetUID() != *p.UID || p.ResourceVersion != nil && is.GetResourceVersion() != *p.ResourceVersion {
 				return true, nil, apierrors.NewConflict(a.GetResource().GroupResource(), a.GetName(), errors.New("another object"))
 			}
 			return false, nil, nil

@@ -47,7 +47,7 @@ func (k *Keeper) vouched(ctx context.Context, name string, key Key, h *holder) e
 // outlived handles the deletion of a name's Node, and reports whether the record is
 // deleted too. A record that bars keys stays. The caller holds the turn.
 func (k *Keeper) outlived(name string, h *holder) bool {
-	if h.record.Revoked != nil || len(h.record.Barred) > 0 {
+	if h.record.ended() != nil || len(h.record.Barred) > 0 {
 		return false
 	}
 	next := *h

@@ -41,8 +41,8 @@ func (i *identities) Watch(ctx context.Context, name string, k nodekeys.Key) (co
 }
 
 // AdmitPods implements kubeauth.Names.
-func (i *identities) AdmitPods(ctx context.Context, name string) error {
-	return i.keeper.AdmitPods(ctx, name)
+func (i *identities) AdmitPods(ctx context.Context, name string, issued func() time.Time) error {
+	return i.keeper.AdmitPods(ctx, name, issued)
 }
 
 // WatchPods implements kubeauth.Tenure.

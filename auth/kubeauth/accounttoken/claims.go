@@ -122,18 +122,26 @@ func decode(token string, keys publicKeys) (*claims, error) {
 // ClaimedNode is the node in a token, of its pod or to which it is bound; empty if there is
 // none. It is not verified: the token may be forged.
 func ClaimedNode(token string) string {
+	if c := claimed(token); c.Kubernetes.Node != nil {
+		return c.Kubernetes.Node.Name
+	}
+	return ""
+}
+
+// Issued is the time at which a token says that it was issued; zero if it does not say. The
+// caller has verified the token.
+func Issued(token string) time.Time { return claimed(token).IssuedAt.Time() }
+
+// claimed are the claims of a token that is not verified; empty if it has none.
+func claimed(token string) (c claims) {
 	if len(token) > maxToken || strings.Count(token, ".") != 2 {
-		return ""
+		return claims{}
 	}
 	parsed, err := jwt.ParseSigned(token, everyAlgorithm)
-	if err != nil {
-		return ""
+	if err != nil || parsed.UnsafeClaimsWithoutVerification(&c.Claims, &c.private) != nil {
+		return claims{}
 	}
-	var p private
-	if parsed.UnsafeClaimsWithoutVerification(&p) != nil || p.Kubernetes.Node == nil {
-		return ""
-	}
-	return p.Kubernetes.Node.Name
+	return c
 }
 
 // errForm is the error for a signed token that is not one of an account.
