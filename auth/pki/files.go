@@ -13,6 +13,7 @@ import (
 	"slices"
 
 	clientcmdv1 "k8s.io/client-go/tools/clientcmd/api/v1"
+	"k8s.io/client-go/util/keyutil"
 	"sigs.k8s.io/yaml"
 
 	"github.com/hawser-project/hawser/auth"
@@ -95,12 +96,10 @@ func readKey(file string) (crypto.Signer, error) {
 	return key, nil
 }
 
+// parseKey reads a key in PEM, as PKCS #8, SEC 1 or PKCS #1: files may be an
+// administrator's.
 func parseKey(data []byte) (crypto.Signer, error) {
-	block, _ := pem.Decode(data)
-	if block == nil {
-		return nil, errors.New("it holds no PEM key")
-	}
-	key, err := x509.ParsePKCS8PrivateKey(block.Bytes)
+	key, err := keyutil.ParsePrivateKeyPEM(data)
 	if err != nil {
 		return nil, err
 	}

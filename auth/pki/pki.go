@@ -294,6 +294,5 @@ func sign(tmpl, parent *x509.Certificate, pub crypto.PublicKey, key crypto.Signe
 }
 
 func matches(cert *x509.Certificate, key crypto.Signer) bool {
-	pub, ok := cert.PublicKey.(*ecdsa.PublicKey)
-	return ok && pub.Equal(key.Public())
+	return sameKey(cert.PublicKey, key.Public())
 }

@@ -4,7 +4,11 @@ package pki
 
 import (
 	"crypto"
+	"crypto/rand"
+	"crypto/rsa"
 	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
 	"os"
 	"testing"
 	"testing/synctest"
@@ -69,6 +73,55 @@ func TestAuthorityIsReplaced(t *testing.T) {
 	write(p.Path(ClientCA, false), old.PEM())
 	renew()
 	check("without a predecessor", p, old, old)
+}
+
+// TestAuthorityOfAnotherForm: an authority may be an RSA pair, or an EC key as openssl writes
+// it. The server goes on with it, and starts with it.
+func TestAuthorityOfAnotherForm(t *testing.T) {
+	rsaKey, err := rsa.GenerateKey(rand.Reader, 2048)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ecKey := pkitest.NewKey(t)
+	sec1, err := x509.MarshalECPrivateKey(ecKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// "openssl ecparam -genkey" writes the parameters, here of P-256, before the key.
+	params := pem.EncodeToMemory(&pem.Block{Type: "EC PARAMETERS", Bytes: []byte("\x06\x08\x2a\x86\x48\xce\x3d\x03\x01\x07")})
+	ec := pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: sec1})
+	for name, tc := range map[string]struct {
+		key crypto.Signer
+		pem []byte
+	}{
+		"RSA, PKCS 8":             {rsaKey, pkitest.KeyPEM(t, rsaKey)},
+		"RSA, PKCS 1":             {rsaKey, pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(rsaKey)})},
+		"EC, SEC 1":               {ecKey, ec},
+		"EC, SEC 1 by parameters": {ecKey, append(params, ec...)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := config(t)
+			p := ensure(t, c)
+			old := pkitest.Load(t, p.Path(ClientCA, false), p.Path(ClientCA, true))
+			another := &pkitest.Authority{Key: tc.key}
+			another.Cert = another.Sign(t, &x509.Certificate{
+				Subject: pkix.Name{CommonName: "another-ca"}, NotBefore: time.Now().Add(-time.Second), NotAfter: time.Now().Add(100 * 24 * time.Hour),
+				KeyUsage: x509.KeyUsageCertSign, BasicConstraintsValid: true, IsCA: true,
+			}, tc.key.Public())
+			write(t, p.Path(ClientCA, true), string(tc.pem))
+			write(t, p.Path(ClientCA, false), string(another.PEM())+string(old.PEM()))
+			if err := p.Renew(); err != nil {
+				t.Fatalf("running: %v", err)
+			}
+			p, err := Ensure(c)
+			if err != nil {
+				t.Fatalf("a start: %v", err)
+			}
+			if certs := certs(t, p.Path(Admin, false)); certs[0].CheckSignatureFrom(another.Cert) != nil {
+				t.Errorf("the administrator's certificate is signed by %s", certs[0].Issuer)
+			}
+		})
+	}
 }
 
 // Keys of tokens are followed: a new key signs, also if service-account.pub lacks it.
