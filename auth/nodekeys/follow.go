@@ -125,14 +125,20 @@ func (k *Keeper) onNode() cache.ResourceEventHandler {
 }
 
 func (k *Keeper) onRecord() cache.ResourceEventHandler {
-	learn := func(o any) {
-		if m, ok := o.(*corev1.ConfigMap); ok {
-			k.guard(m.Name, func() { k.learn(m) })
-		}
-	}
 	return cache.ResourceEventHandlerFuncs{
-		AddFunc:    learn,
-		UpdateFunc: func(_, o any) { learn(o) },
+		AddFunc: func(o any) {
+			if m, ok := o.(*corev1.ConfigMap); ok {
+				k.guard(m.Name, func() { k.learn(m) })
+			}
+		},
+		UpdateFunc: func(was, is any) {
+			before, ok := was.(*corev1.ConfigMap)
+			now, ok2 := is.(*corev1.ConfigMap)
+			if ok && ok2 {
+				// The versions of one watch increase. A list after a restore has lower ones.
+				k.guard(now.Name, func() { k.learnAs(now, versionOf(now) < versionOf(before)) })
+			}
+		},
 		DeleteFunc: func(o any) {
 			if last, ok := o.(cache.DeletedFinalStateUnknown); ok {
 				o = last.Obj

@@ -382,11 +382,19 @@ func (k *Keeper) watch(ctx context.Context, name string, w *watched) (context.Co
 	}
 }
 
-// learn handles a version of a record from the API.
-func (k *Keeper) learn(m *corev1.ConfigMap) {
+// learn handles a version of a record from the API. A version that is older than the one in
+// memory is late, and is dropped, also if it is of a former record: what is read directly
+// may be ahead of the watch.
+func (k *Keeper) learn(m *corev1.ConfigMap) { k.learnAs(m, false) }
+
+// learnAs is learn, or takes any version: that of a store that was restored from a backup.
+func (k *Keeper) learnAs(m *corev1.ConfigMap, restored bool) {
 	k.turn.Lock()
 	defer k.turn.Unlock()
 	old := k.holder(m.Name)
+	if v := versionOf(m); !restored && old != nil && v > 0 && v < old.record.version {
+		return
+	}
 	r, err := decode(m)
 	if err != nil {
 		k.cfg.Log.Error("a node's identity cannot be read, the node is not admitted: delete the config map, and have the node join anew",
@@ -394,9 +402,6 @@ func (k *Keeper) learn(m *corev1.ConfigMap) {
 		r = &Record{Name: m.Name, object: string(m.UID), version: versionOf(m)}
 		k.set(m.Name, &holder{record: r, closed: true, refuse: &RefusedError{m.Name, "its identity at the server cannot be read"}})
 		return
-	}
-	if old != nil && old.record.object == r.object && r.version < old.record.version {
-		return // it was read before the watch delivered it
 	}
 	h := holderOf(r)
 	switch {

@@ -5,6 +5,7 @@ package nodekeys
 import (
 	"context"
 	"errors"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -310,6 +311,38 @@ func TestMemoryIsBehind(t *testing.T) {
 		r.must(r.keeper.Admit(t.Context(), "a", number(2)))
 		r.keeper.learn(m) // an older version arrives late
 		r.must(r.keeper.Admit(t.Context(), "a", number(2)))
+	})
+}
+
+// TestFormerRecordArrivesLate: a name was taken anew, and its record was read directly. What
+// the watch still delivers of the record before takes nothing from the new holder.
+func TestFormerRecordArrivesLate(t *testing.T) {
+	inBubble(t, func(t *testing.T, r *rig) {
+		ctx := t.Context()
+		version := func(object string, version, key int) *corev1.ConfigMap {
+			m := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a", UID: types.UID(object), ResourceVersion: strconv.Itoa(version)}}
+			r.must((&Record{Name: "a", Keys: []Held{{Key: number(key)}}}).encode(m))
+			return m
+		}
+		r.keeper.learn(version("o2", 10, 2))
+		r.keeper.learn(version("o1", 8, 1))
+		broken := version("o1", 9, 1)
+		broken.Data[recordKey] = "{"
+		r.keeper.learn(broken)
+		if err := r.keeper.Admit(ctx, "a", number(2)); err != nil {
+			t.Errorf("the holder: %v", err)
+		}
+		if len(r.ended) > 0 {
+			t.Errorf("ended: %q", r.ended)
+		}
+		r.keeper.onRecord().OnDelete(version("o1", 9, 1))
+		r.must(r.keeper.Admit(ctx, "a", number(2)))
+		// The store was restored from a backup, and the watch lists anew.
+		r.keeper.onRecord().OnUpdate(version("o2", 10, 2), version("o1", 8, 1))
+		r.must(r.keeper.Admit(ctx, "a", number(1)))
+		if h := r.keeper.holder("a"); h.holds(number(2)) {
+			t.Error("a key that the restored store does not have holds the name")
+		}
 	})
 }
 
