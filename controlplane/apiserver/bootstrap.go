@@ -11,15 +11,12 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-	"k8s.io/utils/ptr"
 
 	"github.com/hawser-project/hawser/auth"
 	"github.com/hawser-project/hawser/auth/nodekeys"
@@ -72,6 +69,9 @@ func (s *Server) keep(ctx context.Context, client kubernetes.Interface, flow <-c
 		var err error
 		select {
 		case <-ctx.Done():
+			if err = s.sayGoodbye(ctx, client); err != nil {
+				s.cfg.Log.Warn("the service default/kubernetes leads to this server for a while", "err", err)
+			}
 			return
 		case <-flow:
 			err = ensureFlow(ctx, client)
@@ -186,72 +186,6 @@ func (s *Server) ensureAuthentication(ctx context.Context, client kubernetes.Int
 	return ensure(ctx, client.CoreV1().ConfigMaps(metav1.NamespaceSystem), config, func(have *corev1.ConfigMap) bool {
 		return same(&have.Data, config.Data)
 	})
-}
-
-// ensureKubernetes makes the service by which pods find this server.
-//
-//nolint:staticcheck // Endpoints is deprecated, and old clients read it still
-func (s *Server) ensureKubernetes(ctx context.Context, client kubernetes.Interface) error {
-	ns := metav1.NamespaceDefault
-	if err := ensure(ctx, client.CoreV1().Services(ns), s.kubernetesService(), nil); err != nil {
-		return err
-	}
-	endpoints, slice := s.kubernetesEndpoints()
-	err := ensure(ctx, client.CoreV1().Endpoints(ns), endpoints, func(have *corev1.Endpoints) bool {
-		return same(&have.Subsets, endpoints.Subsets)
-	})
-	if err != nil {
-		return err
-	}
-	return ensure(ctx, client.DiscoveryV1().EndpointSlices(ns), slice, func(have *discoveryv1.EndpointSlice) bool {
-		a, b := same(&have.Endpoints, slice.Endpoints), same(&have.Ports, slice.Ports)
-		return a && b
-	})
-}
-
-func (s *Server) kubernetesService() *corev1.Service {
-	ip, _ := hostAddr(s.cfg.ServiceCIDR, 1)
-	return &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Name: "kubernetes", Labels: map[string]string{"component": "apiserver", "provider": "kubernetes"}},
-		Spec: corev1.ServiceSpec{
-			Type: corev1.ServiceTypeClusterIP, ClusterIP: ip.String(),
-			Ports: []corev1.ServicePort{{
-				Name: "https", Port: 443, Protocol: corev1.ProtocolTCP, TargetPort: intstr.FromInt(s.cfg.AdvertisePort),
-			}},
-		},
-	}
-}
-
-// kubernetesEndpoints are where the service leads. A loopback address leads
-// nowhere but to the machine that asks, and the API does not take one, so a
-// server on loopback only has none.
-//
-//nolint:staticcheck // Endpoints is deprecated, and old clients read it still
-func (s *Server) kubernetesEndpoints() (*corev1.Endpoints, *discoveryv1.EndpointSlice) {
-	port, addr := int32(s.cfg.AdvertisePort), s.cfg.AdvertiseAddress
-	endpoints := &corev1.Endpoints{ObjectMeta: metav1.ObjectMeta{
-		Name: "kubernetes", Labels: map[string]string{discoveryv1.LabelSkipMirror: "true"},
-	}}
-	slice := &discoveryv1.EndpointSlice{
-		ObjectMeta:  metav1.ObjectMeta{Name: "kubernetes", Labels: map[string]string{discoveryv1.LabelServiceName: "kubernetes"}},
-		AddressType: discoveryv1.AddressTypeIPv4,
-		Endpoints:   []discoveryv1.Endpoint{},
-		Ports:       []discoveryv1.EndpointPort{{Name: ptr.To("https"), Port: &port, Protocol: ptr.To(corev1.ProtocolTCP)}},
-	}
-	if addr.Is6() {
-		slice.AddressType = discoveryv1.AddressTypeIPv6
-	}
-	if addr.IsLoopback() {
-		return endpoints, slice
-	}
-	endpoints.Subsets = []corev1.EndpointSubset{{
-		Addresses: []corev1.EndpointAddress{{IP: addr.String()}},
-		Ports:     []corev1.EndpointPort{{Name: "https", Port: port, Protocol: corev1.ProtocolTCP}},
-	}}
-	slice.Endpoints = []discoveryv1.Endpoint{{
-		Addresses: []string{addr.String()}, Conditions: discoveryv1.EndpointConditions{Ready: ptr.To(true)},
-	}}
-	return endpoints, slice
 }
 
 // objects is a typed client of one kind.

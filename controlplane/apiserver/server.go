@@ -51,6 +51,7 @@ type Server struct {
 	files    followed
 	underway underway
 	ready    chan struct{}
+	external *clientv3.Client // the store, if other servers may have it too; set by Run
 
 	// node reads a node from the watch cache; set before anything is served.
 	node func(ctx context.Context, name string) (*corev1.Node, error)
@@ -115,6 +116,7 @@ func (s *Server) Run(ctx context.Context) error {
 		}
 		defer func() { _ = client.Close() }() // nothing is left to lose
 		client.Watcher = steadyWatcher{client.Watcher}
+		s.external = client
 		return s.serve(ctx, client)
 	}
 	store, err := etcd.New(s.cfg.Etcd)
