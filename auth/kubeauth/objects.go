@@ -4,7 +4,6 @@ package kubeauth
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync/atomic"
 	"time"
@@ -46,7 +45,8 @@ const (
 
 const byNode = "kubeauth/node"
 
-var errNotReady = errors.New("the authorizer has not read the cluster yet")
+// errNotReady is the answer of the API while the authorizer has just started.
+var errNotReady error = apierrors.NewTooManyRequests("the authorizer has not read the cluster yet", 1)
 
 // tooMany is the answer to a node or a user above its limit: 429 with Retry-After.
 func tooMany(who string, most int) error {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 
 	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 	"k8s.io/apiserver/pkg/authentication/serviceaccount"
 	"k8s.io/apiserver/pkg/authentication/user"
@@ -23,8 +24,9 @@ const bySubject = "subject"
 // maxMissing bounds the missing roles in one error.
 const maxMissing = 5
 
-// ErrNotListed means that roles and bindings have not been listed yet.
-var ErrNotListed = errors.New("roles and their bindings have not been listed yet")
+// ErrNotListed means that roles and bindings have not been listed yet. It is the answer of
+// the API: clients try again after a second.
+var ErrNotListed error = apierrors.NewTooManyRequests("roles and their bindings have not been listed yet", 1)
 
 // An Authorizer allows what the roles bound to a user allow. All methods may be called at
 // the same time, but Use before the others.
@@ -42,7 +44,7 @@ var (
 )
 
 // Use sets the informers. They need not run yet: until they have listed everything,
-// nothing is allowed.
+// nothing is allowed and clients are told to try again.
 func (z *Authorizer) Use(f informers.SharedInformerFactory) error {
 	v1 := f.Rbac().V1()
 	bindings, clusterBindings := v1.RoleBindings().Informer(), v1.ClusterRoleBindings().Informer()
@@ -106,7 +108,7 @@ func userKey(namespace, name string) string  { return namespace + "/u/" + name }
 func groupKey(namespace, name string) string { return namespace + "/g/" + name }
 
 // Authorize implements authorizer.Authorizer. The reason names the binding, or the missing
-// roles that are bound to the user.
+// roles that are bound to the user. The error is ErrNotListed.
 func (z *Authorizer) Authorize(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 	u := a.GetUser()
 	if u == nil {
@@ -121,6 +123,9 @@ func (z *Authorizer) Authorize(_ context.Context, a authorizer.Attributes) (auth
 	})
 	if by != nil {
 		return authorizer.DecisionAllow, "RBAC: allowed by " + by.String(), nil
+	}
+	if errors.Is(err, ErrNotListed) {
+		return authorizer.DecisionNoOpinion, "", err
 	}
 	reason := ""
 	if err != nil {

@@ -164,7 +164,7 @@ func (e *escalation) covers(a admission.Attributes, rules []rbacv1.PolicyRule) e
 	u := a.GetUserInfo()
 	own, err := e.rbac.rules(u, a.GetNamespace())
 	if errors.Is(err, ErrNotListed) {
-		return apierrors.NewTooManyRequests(err.Error(), 1)
+		return err
 	}
 	ok, without := validation.Covers(own, rules)
 	if ok {

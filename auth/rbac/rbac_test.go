@@ -4,6 +4,7 @@ package rbac
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -11,6 +12,7 @@ import (
 
 	"go.uber.org/goleak"
 	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/authentication/user"
@@ -193,11 +195,13 @@ func TestAuthorize(t *testing.T) {
 	}
 }
 
-// Before roles have been listed nothing is allowed, and the error says why.
+// Before roles have been listed nothing is allowed, and clients are told to try again.
 func TestNotListed(t *testing.T) {
 	z := &Authorizer{}
-	if ok, reason := may(t, z, &user.DefaultInfo{Name: "ann"}, "get :pods a"); ok || !strings.Contains(reason, ErrNotListed.Error()) {
-		t.Errorf("%t %s", ok, reason)
+	decision, _, err := z.Authorize(t.Context(), authorizer.AttributesRecord{User: &user.DefaultInfo{Name: "ann"}, Verb: "get", ResourceRequest: true})
+	after, ok := apierrors.SuggestsClientDelay(err)
+	if decision != authorizer.DecisionNoOpinion || !errors.Is(err, ErrNotListed) || !apierrors.IsTooManyRequests(err) || !ok || after != 1 {
+		t.Errorf("%v, %v", decision, err)
 	}
 }
 

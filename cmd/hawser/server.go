@@ -14,6 +14,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"sync"
 	"syscall"
 	"time"
 
@@ -185,6 +186,7 @@ type plane struct {
 	shared      informers.SharedInformerFactory // of the authorizer
 	names       *nodekeys.Keeper
 	authn       *authn
+	listed      chan struct{} // closed once the authorizer and names have read the cluster
 	controlled  chan struct{} // closed once the controllers have ended
 }
 
@@ -208,7 +210,7 @@ func newPlane(ctx context.Context, o *serverOptions, keys *pki.PKI, files *auth.
 	}
 	advertise, _ := netip.AddrFromSlice(o.advertise)
 	t.page = newPage(o, t)
-	p := &plane{authn: authn, controlled: make(chan struct{})}
+	p := &plane{authn: authn, listed: make(chan struct{}), controlled: make(chan struct{})}
 	audit := o.audit.config(auditLog)
 	audit.Also = t.page.Audit()
 	p.api, err = apiserver.New(apiserver.Config{
@@ -231,7 +233,7 @@ func newPlane(ctx context.Context, o *serverOptions, keys *pki.PKI, files *auth.
 			CertFile: keys.Path(pki.FrontProxyClient, false), KeyFile: keys.Path(pki.FrontProxyClient, true),
 			CAFile: keys.Path(pki.FrontProxyCA, false), Name: pki.FrontProxyClientUser,
 		},
-		Authorizer:     authz,
+		Authorizer: authz, Listed: p.listed,
 		Rules:          authz.rules,
 		Wrap:           func(next http.Handler) http.Handler { return t.door.Handler(kubeauth.EndRequests(t.names, next)) },
 		Seen:           doorman.Seen,
@@ -340,10 +342,23 @@ func (p *plane) runObjects(ctx context.Context) error {
 	case <-ctx.Done():
 		return nil
 	}
+	ctx, stop := context.WithCancel(ctx)
+	defer p.shared.Shutdown()
 	p.shared.Start(ctx.Done())
-	err := p.names.Run(ctx)
-	p.shared.Shutdown()
-	return err
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		p.shared.WaitForCacheSync(ctx.Done())
+		select {
+		case <-p.names.Ready():
+		case <-ctx.Done():
+		}
+		if ctx.Err() == nil {
+			close(p.listed)
+		}
+	})
+	defer wg.Wait()
+	defer stop()
+	return p.names.Run(ctx)
 }
 
 // runControllers runs them once nobody else has the identity by which they stand for
@@ -362,15 +377,14 @@ func (p *plane) runControllers(ctx context.Context, others *peering) error {
 
 // wait returns true once everything serves, and false when ctx is done before.
 func (p *plane) wait(ctx context.Context) bool {
-	for _, ready := range []<-chan struct{}{p.api.Ready(), p.controllers.Ready(), p.names.Ready()} {
+	for _, ready := range []<-chan struct{}{p.api.Ready(), p.controllers.Ready(), p.listed} {
 		select {
 		case <-ready:
 		case <-ctx.Done():
 			return false
 		}
 	}
-	p.shared.WaitForCacheSync(ctx.Done())
-	return ctx.Err() == nil
+	return true
 }
 
 // servingNames and servingIPs are what the serving certificate must name.

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"runtime/debug"
 	"slices"
 	"time"
@@ -51,6 +52,7 @@ func (s *Server) bootstrap(ctx, watching context.Context, client kubernetes.Inte
 	if err := errors.Join(ensureFlow(ctx, client), s.ensureAll(ctx, client), rbac.Reconcile(ctx, client)); err != nil {
 		return fmt.Errorf("make the built-in objects: %w", err)
 	}
+	s.readyAt = time.Now()
 	close(s.ready)
 	// The start, with its OpenAPI documents, leaves several times as much garbage
 	// as what stays; nothing else would give it back soon.
@@ -93,6 +95,36 @@ func (s *Server) keep(ctx context.Context, client kubernetes.Interface, flow <-c
 // exist: who hears yes may count on them.
 const builtinCheck = "built-in-objects"
 
+// builtinMade is that check.
+func (s *Server) builtinMade(*http.Request) error {
+	select {
+	case <-s.ready:
+		return nil
+	default:
+		return errors.New("the objects that every cluster has are still being made")
+	}
+}
+
+// listedCheck is the part that says whether authorizers know what they go by: until then
+// they tell users to try again. It begins to be listed when Ready is closed.
+const listedCheck = "authorizer-informer-sync"
+
+// listed is that check.
+func (s *Server) listed(r *http.Request) error {
+	if err := s.builtinMade(r); err != nil || s.cfg.Listed == nil {
+		return err
+	}
+	select {
+	case <-s.cfg.Listed:
+		return nil
+	default:
+	}
+	if time.Since(s.readyAt) > s.cfg.ReadyBound {
+		return nil // as with kinds that cannot be listed
+	}
+	return errors.New("what the authorizers go by has not been listed yet")
+}
+
 // informerCheck is the part that says whether all kinds that the server itself watches
 // have been listed.
 const informerCheck = "informer-sync"
@@ -110,9 +142,9 @@ var chainChecks = []string{
 func (s *Server) awaitServing(ctx context.Context, client rest.Interface, shared informers.SharedInformerFactory) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
-	tick, late := time.NewTicker(startPoll), time.NewTimer(s.cfg.ReadyBound)
+	tick, bound := time.NewTicker(startPoll), time.NewTimer(s.cfg.ReadyBound)
 	defer tick.Stop()
-	defer late.Stop()
+	defer bound.Stop()
 	ask := func(exclude ...string) error {
 		r := client.Get().AbsPath("/readyz")
 		for _, check := range exclude {
@@ -120,18 +152,18 @@ func (s *Server) awaitServing(ctx context.Context, client rest.Interface, shared
 		}
 		return r.Do(ctx).Error()
 	}
-	exclude := []string{builtinCheck}
+	exclude, late := []string{builtinCheck, listedCheck}, false
 	for {
 		err := ask(exclude...)
 		if err == nil {
-			if len(exclude) > 1 {
+			if late {
 				s.cfg.Log.Warn("kinds cannot be listed; what needs them is refused, all else is served", "missing", missing(shared))
 			}
 			return nil
 		}
 		select {
-		case <-late.C:
-			exclude = append(append(exclude, informerCheck), chainChecks...)
+		case <-bound.C:
+			exclude, late = append(append(exclude, informerCheck), chainChecks...), true
 		case <-tick.C:
 		case <-ctx.Done():
 			return fmt.Errorf("not ready after %v: %w", startTimeout, err)

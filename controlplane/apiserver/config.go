@@ -82,6 +82,10 @@ type Config struct {
 	// about the server's own loopback client.
 	Authenticator authenticator.Request
 	Authorizer    authorizer.Authorizer
+	// Listed is closed once what the Authenticator and the Authorizer read of this server,
+	// from when it is ready, has been listed. /readyz fails until then, and for ReadyBound
+	// at most. Nil means that they read nothing.
+	Listed <-chan struct{}
 	// Rules lists what a user may do, for kubectl auth can-i --list. nil means
 	// that the list is called incomplete.
 	Rules authorizer.RuleResolver
@@ -184,7 +188,8 @@ type Config struct {
 
 	// ReadyBound is how long Ready waits for kinds that cannot be listed, because
 	// an object cannot be read; what needs them refuses until then, all else is
-	// served. 0 means 30 s. It should be less than a minute.
+	// served. It is also how long /readyz waits for Listed after that. 0 means 30 s. It
+	// should be less than a minute.
 	ReadyBound time.Duration
 
 	// BuiltinPeriod is how often the built-in objects are looked after, such as

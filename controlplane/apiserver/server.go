@@ -5,7 +5,6 @@ package apiserver
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"runtime/debug"
@@ -51,6 +50,7 @@ type Server struct {
 	files    followed
 	underway underway
 	ready    chan struct{}
+	readyAt  time.Time        // set before ready is closed
 	external *clientv3.Client // the store, if other servers may have it too; set by Run
 
 	// node reads a node from the watch cache; set before anything is served.
@@ -291,14 +291,7 @@ func (s *Server) genericConfig(codecs serializer.CodecFactory, names *openapinam
 		_, err := store.Get(ctx, keyPrefix+"/health")
 		return err
 	}))
-	c.ReadyzChecks = append(c.ReadyzChecks, healthz.NamedCheck(builtinCheck, func(*http.Request) error {
-		select {
-		case <-s.ready:
-			return nil
-		default:
-			return errors.New("the objects that every cluster has are still being made")
-		}
-	}))
+	c.ReadyzChecks = append(c.ReadyzChecks, healthz.NamedCheck(builtinCheck, s.builtinMade), healthz.NamedCheck(listedCheck, s.listed))
 	return c
 }
 

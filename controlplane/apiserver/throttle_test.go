@@ -8,13 +8,18 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
+	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/authorization/union"
+	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/fake"
 
+	"github.com/hawser-project/hawser/auth/rbac"
 	"github.com/hawser-project/hawser/controlplane/apiserver"
 )
 
@@ -66,4 +71,71 @@ func TestThrottledRequests(t *testing.T) {
 	if _, err := in.client.CoreV1().ConfigMaps("kube-system").List(t.Context(), metav1.ListOptions{}); err != nil {
 		t.Errorf("another: %v", err)
 	}
+}
+
+// TestNotListedYet: until roles have been listed who has one is told to try again, and
+// /readyz fails. The server is ready for those parts of the program that list them.
+func TestNotListedYet(t *testing.T) {
+	t.Parallel()
+	binding := &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "viewer"}, Subjects: []rbacv1.Subject{{Kind: rbacv1.UserKind, Name: "ann"}},
+		RoleRef: rbacv1.RoleRef{Kind: "ClusterRole", Name: "viewer"},
+	}
+	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "viewer"}, Rules: []rbacv1.PolicyRule{{Verbs: []string{"*"}, APIGroups: []string{""}, Resources: []string{"*"}}}}
+	objects := informers.NewSharedInformerFactory(fake.NewClientset(binding, role), 0)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer objects.Shutdown()
+	defer cancel()
+	roles, listed := &rbac.Authorizer{}, make(chan struct{})
+	if err := roles.Use(objects); err != nil {
+		t.Fatal(err)
+	}
+	in := must(startWith(t.TempDir(), func(c *apiserver.Config) {
+		c.Listed = listed
+		c.Authorizer = must(union.New(union.NamedAuthorizer{AuthorizerName: "first", Authorizer: c.Authorizer},
+			union.NamedAuthorizer{AuthorizerName: "RBAC", Authorizer: roles}))(t)
+	}))(t)
+	defer func() {
+		if err := in.stop(); err != nil {
+			t.Error(err)
+		}
+	}()
+	ready := func() error {
+		return in.client.Discovery().RESTClient().Get().AbsPath("/readyz").MaxRetries(0).Do(t.Context()).Error()
+	}
+	ann := must(kubernetes.NewForConfig(as(in.config, "ann", "nobody")))(t)
+	list := func() error {
+		return ann.CoreV1().RESTClient().Get().Resource("configmaps").Namespace("kube-system").MaxRetries(0).Do(t.Context()).Error()
+	}
+	err := list()
+	if s, ok := apierrors.SuggestsClientDelay(err); !apierrors.IsTooManyRequests(err) || !ok || s != 1 {
+		t.Errorf("who has a role: %v, come back after %d s", err, s)
+	}
+	if err := ready(); err == nil || !strings.Contains(err.Error(), "authorizer-informer-sync failed") {
+		t.Errorf("/readyz: %v", err)
+	}
+	objects.Start(ctx.Done())
+	objects.WaitForCacheSync(ctx.Done())
+	close(listed)
+	if err := list(); err != nil {
+		t.Errorf("who has a role: %v", err)
+	}
+	if err := ready(); err != nil {
+		t.Errorf("/readyz: %v", err)
+	}
+}
+
+// TestReadyWithoutList: what cannot be listed does not keep a server from being used for
+// ever.
+func TestReadyWithoutList(t *testing.T) {
+	t.Parallel()
+	in := must(startWith(t.TempDir(), func(c *apiserver.Config) { c.Listed, c.ReadyBound = make(chan struct{}), time.Second }))(t)
+	defer func() {
+		if err := in.stop(); err != nil {
+			t.Error(err)
+		}
+	}()
+	until(t, "/readyz", func() bool {
+		return in.client.Discovery().RESTClient().Get().AbsPath("/readyz").MaxRetries(0).Do(t.Context()).Error() == nil
+	})
 }
