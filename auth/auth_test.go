@@ -60,9 +60,15 @@ type authority struct {
 
 func newAuthority(t *testing.T) *authority {
 	t.Helper()
+	return newAuthorityOf(t, time.Time{})
+}
+
+// newAuthorityOf is newAuthority, made at that time.
+func newAuthorityOf(t *testing.T, made time.Time) *authority {
+	t.Helper()
 	key := newKey(t)
 	tmpl := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "ca"}, NotAfter: time.Now().Add(time.Hour),
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "ca"}, NotBefore: made, NotAfter: time.Now().Add(time.Hour),
 		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
 	}
 	der, err := x509.CreateCertificate(rand.Reader, tmpl, tmpl, &key.PublicKey, key)

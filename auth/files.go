@@ -8,6 +8,8 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"slices"
+	"time"
 )
 
 // A KeyPair is a certificate and its key in followed PEM files. A replacement is not used
@@ -101,7 +103,7 @@ func (f *Files) Authorities(file string) (*Authorities, error) {
 	if a != nil {
 		return a, nil
 	}
-	followed, err := Follow(f, "certificate authorities", parseAuthorities, file)
+	followed, err := Follow(f, "certificate authorities", f.successors(file), file)
 	if err != nil {
 		return nil, err
 	}
@@ -112,6 +114,29 @@ func (f *Files) Authorities(file string) (*Authorities, error) {
 	}
 	f.lists[file] = &Authorities{followed}
 	return f.lists[file], nil
+}
+
+// oldSuccessor is the age from which a new first certificate is warned of.
+const oldSuccessor = time.Hour
+
+// successors parses authorities, and warns of one that was made long before it is put
+// first: see Check.
+func (f *Files) successors(file string) func(contents [][]byte) (authorities, error) {
+	var before []*x509.Certificate
+	return func(contents [][]byte) (authorities, error) {
+		next, err := parseAuthorities(contents)
+		if err != nil {
+			return next, err
+		}
+		first := next.list[0]
+		known := before == nil || slices.ContainsFunc(before, first.Equal)
+		if !known && len(next.list) > 1 && time.Since(first.NotBefore) > oldSuccessor && f.Log != nil {
+			f.Log.Warn("this authority was made long before it was put first, and what its predecessors have signed since is refused: make its certificate anew",
+				"file", file, "made", first.NotBefore.UTC().Format(time.RFC3339))
+		}
+		before = next.list
+		return next, nil
+	}
 }
 
 // AuthoritiesFrom follows authorities in files of another format. extract returns their PEM,

@@ -161,6 +161,40 @@ func TestFollowedFileIsToldOnce(t *testing.T) {
 	})
 }
 
+// TestOldSuccessor: the log has a warning when an authority is put first that was made long
+// before, since what its predecessor has signed since is refused. There is none at a start.
+func TestOldSuccessor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		file := filepath.Join(t.TempDir(), "ca.crt")
+		one, old, fresh := newAuthority(t), newAuthorityOf(t, time.Now()), newAuthorityOf(t, time.Now().Add(2*time.Hour))
+		time.Sleep(2 * time.Hour) // the bubble's clock
+		var log bytes.Buffer
+		write(t, file, append(old.pem(), one.pem()...))
+		a, err := (&Files{Log: slog.New(slog.NewTextHandler(&log, nil))}).Authorities(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, step := range []struct {
+			name    string
+			content []byte
+			warns   bool
+		}{
+			{"a fresh one", append(fresh.pem(), one.pem()...), false},
+			{"an old one", append(old.pem(), fresh.pem()...), true},
+			{"the order is turned", append(fresh.pem(), old.pem()...), false},
+			{"it has no predecessor", one.pem(), false},
+		} {
+			log.Reset()
+			write(t, file, append(step.content, bytes.Repeat([]byte("\n"), 10*i)...)) // of another size
+			time.Sleep(recheck)                                                       // the bubble's clock
+			a.Pool()
+			if got := strings.Contains(log.String(), "level=WARN"); got != step.warns {
+				t.Errorf("%s: %s", step.name, log.String())
+			}
+		}
+	})
+}
+
 // A client that follows a file verifies by its content at each handshake: the authority, the
 // name, and superseded certificates.
 func TestBelieve(t *testing.T) {
