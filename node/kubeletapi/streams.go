@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
 	"sync"
 	"time"
 
@@ -206,7 +207,7 @@ func (s *Server) portForward(w http.ResponseWriter, r *http.Request) {
 // A forwarder connects streams of one client to ports of one pod.
 type forwarder struct {
 	ctx  context.Context //nolint:containedctx // see portForward
-	dial func(ctx context.Context, id runtime.PodID, port uint16, declared bool) (net.Conn, error)
+	dial func(ctx context.Context, id runtime.PodID, port uint16, declared bool, also ...netip.Addr) (net.Conn, error)
 	pod  *corev1.Pod
 
 	mu   sync.Mutex // guards the following

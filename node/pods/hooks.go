@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"strconv"
 	"sync"
 	"time"
@@ -27,7 +28,8 @@ func (w *worker) target(spec *corev1.Container, id string, ips []string) probes.
 			return w.r.cfg.Runtime.Exec(ctx, id, argv, runtime.Stdio{Out: both, Err: both})
 		},
 		Dial: func(ctx context.Context, port uint16) (net.Conn, error) {
-			return w.r.cfg.Runtime.DialPod(ctx, w.id, port, true) // a probe of a port declares that port
+			// A probe of a port declares that port.
+			return w.r.cfg.Runtime.DialPod(ctx, w.id, port, true, w.nodeAddrs()...)
 		},
 	}
 	if len(ips) > 0 {
@@ -39,6 +41,17 @@ func (w *worker) target(spec *corev1.Container, id string, ips []string) probes.
 		t.Host = host[0]
 	}
 	return t
+}
+
+// nodeAddrs are the addresses of the node, which are those of a pod without its own.
+func (w *worker) nodeAddrs() []netip.Addr {
+	var addrs []netip.Addr
+	for _, ip := range w.r.cfg.HostIPs() {
+		if a, err := netip.ParseAddr(ip); err == nil {
+			addrs = append(addrs, a.Unmap())
+		}
+	}
+	return addrs
 }
 
 // locked lets standard output and standard error share one writer.

@@ -4,12 +4,17 @@ package pods
 
 import (
 	"context"
+	"errors"
+	"net"
+	"net/netip"
 	"os"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 
 	"github.com/hawser-project/hawser/node/runtime"
@@ -161,6 +166,28 @@ func TestHooksAndProbes(t *testing.T) {
 				t.Error("the pod waits for its hook")
 			}
 		})
+	})
+}
+
+// TestProbeOfAddress: a probe reaches a container that listens at an address of the node only.
+func TestProbeOfAddress(t *testing.T) {
+	o := memory.Options{Dial: func(_ context.Context, _ runtime.PodID, port uint16, also []netip.Addr) (net.Conn, error) {
+		if port != 80 || !slices.Equal(also, []netip.Addr{netip.MustParseAddr("10.1.1.1")}) {
+			return nil, errors.New("connection refused")
+		}
+		c, _ := net.Pipe()
+		return c, nil
+	}}
+	inWorld(t, o, func(w *world) {
+		w.create(newPod("a", func(p *corev1.Pod) {
+			p.Spec.Containers[0].ReadinessProbe = &corev1.Probe{
+				ProbeHandler: corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt32(80)}}, PeriodSeconds: 1,
+			}
+		}))
+		advance(2 * time.Second)
+		if got := condition(w.pod("a"), corev1.PodReady); got != "True" {
+			t.Errorf("Ready is %s", got)
+		}
 	})
 }
 

@@ -14,6 +14,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"net/netip"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -263,10 +264,11 @@ type Runtime interface {
 	// Resize sets the size of the container's terminal.
 	Resize(ctx context.Context, id string, size Size) error
 	// DialPod connects to a TCP port on which a container of the pod listens, at its
-	// loopback address. If pods share the addresses of the machine, a port of another
-	// process is refused. declared is whether the pod's spec declares the port; it decides
-	// if the owner of the port cannot be found.
-	DialPod(ctx context.Context, id PodID, port uint16, declared bool) (net.Conn, error)
+	// loopback address or else at one of also, which are further addresses of the machine.
+	// If pods share the addresses of the machine, a port of another process is refused.
+	// declared is whether the pod's spec declares the port; it decides if the owner of the
+	// port cannot be found.
+	DialPod(ctx context.Context, id PodID, port uint16, declared bool, also ...netip.Addr) (net.Conn, error)
 	// Images lists the images on the node. A runtime that fetches none lists the names in
 	// its containers.
 	Images(ctx context.Context) ([]Image, error)

@@ -13,6 +13,7 @@ import (
 	"io"
 	"maps"
 	"net"
+	"net/netip"
 	"slices"
 	"strconv"
 	"sync"
@@ -45,7 +46,7 @@ type Options struct {
 	// Exec is what Exec does. Nil makes every command succeed without output.
 	Exec func(ctx context.Context, c runtime.Container, argv []string, s runtime.Stdio) (int, error)
 	// Dial is what DialPod does. Nil refuses.
-	Dial func(ctx context.Context, pod runtime.PodID, port uint16) (net.Conn, error)
+	Dial func(ctx context.Context, pod runtime.PodID, port uint16, also []netip.Addr) (net.Conn, error)
 	// Images is what Images returns.
 	Images []runtime.Image
 	// SandboxIPs are the addresses of every sandbox.
@@ -452,11 +453,11 @@ func (r *Runtime) Resize(_ context.Context, id string, _ runtime.Size) error {
 }
 
 // DialPod implements runtime.Runtime.
-func (r *Runtime) DialPod(ctx context.Context, id runtime.PodID, port uint16, _ bool) (net.Conn, error) {
+func (r *Runtime) DialPod(ctx context.Context, id runtime.PodID, port uint16, _ bool, also ...netip.Addr) (net.Conn, error) {
 	if r.opts.Dial == nil {
 		return nil, fmt.Errorf("dial port %d of pod %s: connection refused", port, id.Name)
 	}
-	return r.opts.Dial(ctx, id, port)
+	return r.opts.Dial(ctx, id, port, also)
 }
 
 // Images implements runtime.Runtime.

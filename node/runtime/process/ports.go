@@ -23,7 +23,7 @@ import (
 )
 
 // DialPod connects to a port that the pod listens on; see runtime.Runtime.
-func (r *Runtime) DialPod(ctx context.Context, id runtime.PodID, port uint16, declared bool) (net.Conn, error) {
+func (r *Runtime) DialPod(ctx context.Context, id runtime.PodID, port uint16, declared bool, also ...netip.Addr) (net.Conn, error) {
 	if err := r.wait(ctx); err != nil {
 		return nil, err
 	}
@@ -43,19 +43,17 @@ func (r *Runtime) DialPod(ctx context.Context, id runtime.PodID, port uint16, de
 		return nil, fmt.Errorf("pod %s: %w", id.NamespacedName, runtime.ErrNotRunning)
 	}
 	owner := &portOwner{shims: shims, declared: declared}
-	var errs []error
-	for _, host := range []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()} {
+	var failed error // the first error, or else the first about an owner
+	for _, host := range append([]netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()}, also...) {
 		conn, err := owner.dial(ctx, netip.AddrPortFrom(host, port))
 		if err == nil {
 			return conn, nil
 		}
-		errs = append(errs, err)
+		if failed == nil || !isForeign(failed) && isForeign(err) {
+			failed = err
+		}
 	}
-	err := errs[0]
-	if !isForeign(err) && isForeign(errs[1]) {
-		err = errs[1]
-	}
-	return nil, fmt.Errorf("connect to port %d of pod %s: %w", port, id.NamespacedName, err)
+	return nil, fmt.Errorf("connect to port %d of pod %s: %w", port, id.NamespacedName, failed)
 }
 
 // The reasons for not connecting to a port.
@@ -79,6 +77,11 @@ func (o *portOwner) dial(ctx context.Context, to netip.AddrPort) (net.Conn, erro
 		return nil, err
 	}
 	d := net.Dialer{Timeout: replyTimeout}
+	if !to.Addr().IsLoopback() {
+		// An address that is not the machine's cannot be the source of a connection either.
+		// So no connection is made to another machine.
+		d.LocalAddr = &net.TCPAddr{IP: to.Addr().AsSlice(), Zone: to.Addr().Zone()}
+	}
 	conn, err := d.DialContext(ctx, "tcp", to.String())
 	if err != nil {
 		return nil, err

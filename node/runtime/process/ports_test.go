@@ -14,6 +14,7 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/hawser-project/hawser/node/runtime"
@@ -92,8 +93,8 @@ func stranger(t *testing.T, addr string) (port uint16) {
 }
 
 // reach connects to a port of the pod and returns the answer.
-func (g *rig) reach(pod runtime.PodID, port uint16, declared bool) (string, error) {
-	conn, err := g.DialPod(g.ctx, pod, port, declared)
+func (g *rig) reach(pod runtime.PodID, port uint16, declared bool, also ...netip.Addr) (string, error) {
+	conn, err := g.DialPod(g.ctx, pod, port, declared, also...)
 	if err != nil {
 		return "", err
 	}
@@ -150,6 +151,54 @@ func TestDialPodRefusesOthers(t *testing.T) {
 			t.Errorf("its own: %q, %v", got, err)
 		}
 	})
+}
+
+// machineAddr is an address of the machine that is not a loopback address.
+func machineAddr(t *testing.T) netip.Addr {
+	t.Helper()
+	all, err := net.InterfaceAddrs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range all {
+		if n, err := netip.ParsePrefix(a.String()); err == nil && n.Addr().Is4() && n.Addr().IsGlobalUnicast() {
+			return n.Addr()
+		}
+	}
+	t.Skip("NOT TESTED: the machine has loopback addresses only")
+	return netip.Addr{}
+}
+
+// TestDialPodAlso: a port at another address of the machine is reached if the caller names that
+// address, unless it is another process's.
+func TestDialPodAlso(t *testing.T) {
+	eachIsolation(t, func(t *testing.T, iso Isolation) {
+		at := machineAddr(t)
+		g := newRig(t, Config{Isolation: iso})
+		own := g.listen(testPod, "own", netip.AddrPortFrom(at, 0).String(), "exec")
+		theirs := stranger(t, netip.AddrPortFrom(at, 0).String())
+		host := stranger(t, "127.0.0.1:0")
+		shadow := g.listen(testPod, "shadow", netip.AddrPortFrom(at, host).String(), "exec")
+		for name, port := range map[string]uint16{"own": own, "not that on loopback": shadow} {
+			if got, err := g.reach(testPod, port, true, at); got != "pod" || err != nil {
+				t.Errorf("%s: %q, %v", name, got, err)
+			}
+		}
+		if got, err := g.reach(testPod, own, true); err == nil {
+			t.Errorf("an address that is not named: %q", got)
+		}
+		if got, err := g.reach(testPod, theirs, true, at); !errors.Is(err, errForeign) {
+			t.Errorf("another process's: %q, %v", got, err)
+		}
+	})
+}
+
+// TestDialPodStays: no connection is made to an address that is not the machine's.
+func TestDialPodStays(t *testing.T) {
+	o := &portOwner{declared: true}
+	if _, err := o.dial(t.Context(), netip.MustParseAddrPort("203.0.113.1:9")); !errors.Is(err, unix.EADDRNOTAVAIL) {
+		t.Errorf("got %v", err)
+	}
 }
 
 // TestDialPodOfEnded: an ended container has no ports.
