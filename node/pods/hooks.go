@@ -3,12 +3,16 @@
 package pods
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"net/netip"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -84,12 +88,8 @@ func (w *worker) hook(ctx context.Context, ips []string, spec *corev1.Container,
 	case h.HTTPGet != nil:
 		hctx, cancel := context.WithTimeout(ctx, time.Minute)
 		defer cancel()
-		status, _, err := probes.Get(hctx, h.HTTPGet, t)
-		switch {
-		case err != nil:
+		if err := w.httpHook(hctx, t, h.HTTPGet); err != nil {
 			return fmt.Errorf("HTTP lifecycle hook (%s) for Container %q failed - error: %w", h.HTTPGet.Path, spec.Name, err)
-		case status < 200 || status >= 400:
-			return fmt.Errorf("HTTP lifecycle hook (%s) for Container %q failed - status %d", h.HTTPGet.Path, spec.Name, status)
 		}
 		return nil
 	case h.Sleep != nil:
@@ -103,6 +103,29 @@ func (w *worker) hook(ctx context.Context, ips []string, spec *corev1.Container,
 		}
 	}
 	return errors.New("lifecycle hook has no action that this node supports")
+}
+
+// httpHook makes a hook's request. As with the kubelet, the status of the answer does not
+// matter, and if the server does not speak TLS the request is made again without.
+func (w *worker) httpHook(ctx context.Context, t probes.Target, a *corev1.HTTPGetAction) error {
+	status, _, err := probes.Get(ctx, a, t)
+	switch {
+	case status != 0:
+		return nil
+	case !errors.Is(err, http.ErrSchemeMismatch):
+		return err
+	}
+	plain := *a
+	plain.Scheme = corev1.URISchemeHTTP
+	plain.HTTPHeaders = slices.DeleteFunc(slices.Clone(a.HTTPHeaders), func(h corev1.HTTPHeader) bool {
+		return strings.EqualFold(h.Name, "Authorization")
+	})
+	if status, _, _ := probes.Get(ctx, &plain, t); status == 0 {
+		return err
+	}
+	w.event(nil, corev1.EventTypeWarning, "LifecycleHTTPFallback", fmt.Sprintf(
+		"request to HTTPS lifecycle hook %s got HTTP response, retry with HTTP succeeded", net.JoinHostPort(cmp.Or(a.Host, t.Host), a.Port.String())))
+	return nil
 }
 
 // probe starts the probes of a running attempt.

@@ -5,10 +5,12 @@ package pods
 import (
 	"context"
 	"errors"
+	"io"
 	"net"
 	"net/netip"
 	"os"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -189,6 +191,55 @@ func TestProbeOfAddress(t *testing.T) {
 			t.Errorf("Ready is %s", got)
 		}
 	})
+}
+
+// TestHTTPHook: a hook needs an answer, whatever its status, and one that asks for HTTPS takes an
+// answer by HTTP.
+func TestHTTPHook(t *testing.T) {
+	for name, tt := range map[string]struct {
+		scheme corev1.URIScheme
+		answer string
+		state  string
+		event  string
+	}{
+		"404":             {corev1.URISchemeHTTP, "HTTP/1.0 404 Not Found\r\n\r\nno", "Running", "a Normal Started"},
+		"body is cut off": {corev1.URISchemeHTTP, "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nno", "Running", "a Normal Started"},
+		"no answer":       {corev1.URISchemeHTTP, "", "Terminated Completed 0", "a Warning FailedPostStartHook HTTP lifecycle hook (/x) for Container \"main\" failed"},
+		"plain HTTP": {
+			corev1.URISchemeHTTPS, "HTTP/1.0 500 Internal Server Error\r\n\r\n", "Running",
+			"a Warning LifecycleHTTPFallback request to HTTPS lifecycle hook 10.1.1.1:80 got HTTP response, retry with HTTP succeeded",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := memory.Options{Dial: func(context.Context, runtime.PodID, uint16, []netip.Addr) (net.Conn, error) {
+				client, server := net.Pipe()
+				go func() {
+					request := make([]byte, 8192)
+					n, _ := server.Read(request)
+					switch text := string(request[:n]); {
+					case !strings.HasPrefix(text, "GET "): // TLS
+						_, _ = io.WriteString(server, "HTTP/1.0 400 Bad Request\r\n\r\n")
+					case strings.Contains(text, "Authorization") == (tt.scheme == corev1.URISchemeHTTP):
+						_, _ = io.WriteString(server, tt.answer)
+					}
+					_ = server.Close()
+				}()
+				return client, nil
+			}}
+			inWorld(t, o, func(w *world) {
+				w.create(newPod("a", func(p *corev1.Pod) {
+					p.Spec.RestartPolicy = corev1.RestartPolicyNever
+					p.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{PostStart: &corev1.LifecycleHandler{HTTPGet: &corev1.HTTPGetAction{
+						Path: "/x", Port: intstr.FromInt32(80), Scheme: tt.scheme,
+						HTTPHeaders: []corev1.HTTPHeader{{Name: "authorization", Value: "secret"}},
+					}}}
+				}))
+				advance(time.Second)
+				w.wantState("a", "main", tt.state)
+				w.wantEvent(tt.event)
+			})
+		})
+	}
 }
 
 func TestTerminationMessage(t *testing.T) {

@@ -49,7 +49,8 @@ func client(dial func(ctx context.Context) (net.Conn, error)) *http.Client {
 }
 
 // Get makes the request of an httpGet action and returns the answer's status and
-// the beginning of its body. Lifecycle hooks make their requests with it too.
+// the beginning of its body. status is 0 if there was no answer; it is not if the body
+// could not be read. Lifecycle hooks make their requests with it too.
 func Get(ctx context.Context, a *corev1.HTTPGetAction, t Target) (status int, body string, err error) {
 	port, err := t.port(a.Port)
 	if err != nil {
@@ -67,7 +68,7 @@ func Get(ctx context.Context, a *corev1.HTTPGetAction, t Target) (status int, bo
 	defer resp.Body.Close()
 	b, err := io.ReadAll(io.LimitReader(resp.Body, maxOutput))
 	if err != nil {
-		return 0, "", fmt.Errorf("read body: %w", err)
+		return resp.StatusCode, "", fmt.Errorf("read body: %w", err)
 	}
 	return resp.StatusCode, string(b), nil
 }
