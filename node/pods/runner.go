@@ -178,7 +178,7 @@ func New(cfg Config) (*Runner, error) {
 		held:          map[types.UID]bool{},
 	}
 	r.removing = map[types.UID][]string{}
-	r.volumes = volumes.New(r.places.pods(), nil) // only removes
+	r.volumes = volumes.New(r.places.pods(), nil, nil) // only removes
 	r.source = newSource(cfg, r.Wake)
 	return r, nil
 }

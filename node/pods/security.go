@@ -6,6 +6,7 @@ package pods
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"path/filepath"
 	"strings"
 
@@ -157,7 +158,7 @@ func (p places) hostPathAllowed(path string) error {
 	if err != nil {
 		return fmt.Errorf("check hostPath: %w", err)
 	}
-	real, err := filepath.EvalSymlinks(path)
+	real, err := resolved(path)
 	if err != nil {
 		return nil //nolint:nilerr // making the volume or the mount returns the error
 	}
@@ -165,6 +166,17 @@ func (p places) hostPathAllowed(path string) error {
 		return fmt.Errorf("hostPath %q is in the agent's own directory %s: only privileged containers may use it", path, p.dir)
 	}
 	return nil
+}
+
+// resolved returns path without symbolic links, also if its last parts do not exist.
+func resolved(path string) (string, error) {
+	real, err := filepath.EvalSymlinks(path)
+	if errors.Is(err, fs.ErrNotExist) && path != filepath.Dir(path) {
+		if real, err = resolved(filepath.Dir(path)); err == nil {
+			real = filepath.Join(real, filepath.Base(path))
+		}
+	}
+	return real, err
 }
 
 // below reports whether path is dir or in it; both are clean.

@@ -154,6 +154,7 @@ func TestHostPathInTheAgentsDirectory(t *testing.T) {
 	for path, ok := range map[string]bool{
 		"data": false, "data/pki": false, "data/pods/uid": false, "link": false, "data/logs/../pki": false,
 		"data/logs": true, "data/logs/x": true, "data-too": true, ".": true, "missing": true,
+		"data/new/dir": false, "link/new": false, "data/logs/new": true,
 	} {
 		if err := p.hostPathAllowed(filepath.Join(dir, path)); (err == nil) != ok || !ok && !strings.Contains(err.Error(), "agent's own directory") {
 			t.Errorf("%s: %v", path, err)

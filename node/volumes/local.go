@@ -102,8 +102,8 @@ func unmountBelow(dir string) error {
 }
 
 // hostPath checks that the path has the type in src. For the types ...OrCreate it makes
-// the path.
-func hostPath(src *corev1.HostPathVolumeSource) error {
+// the path. Without a type it makes a directory, as container runtimes do.
+func (s *Set) hostPath(src *corev1.HostPathVolumeSource) error {
 	if !filepath.IsAbs(src.Path) {
 		return fmt.Errorf("hostPath %q is not absolute", src.Path)
 	}
@@ -111,7 +111,7 @@ func hostPath(src *corev1.HostPathVolumeSource) error {
 	if src.Type != nil {
 		kind = *src.Type
 	}
-	if err := makeHostPath(src.Path, kind); err != nil {
+	if err := s.makeHostPath(src.Path, kind); err != nil {
 		return fmt.Errorf("hostPath: %w", err)
 	}
 	if kind == corev1.HostPathUnset {
@@ -129,22 +129,31 @@ func hostPath(src *corev1.HostPathVolumeSource) error {
 	return nil
 }
 
-func makeHostPath(path string, kind corev1.HostPathType) error {
-	_, err := os.Stat(path)
-	if !errors.Is(err, os.ErrNotExist) {
+func (s *Set) makeHostPath(path string, kind corev1.HostPathType) error {
+	if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
 		return nil // also if it cannot be read: hostPath's check returns the error
 	}
-	switch kind {
-	case corev1.HostPathDirectoryOrCreate:
-		return os.MkdirAll(path, 0o755)
-	case corev1.HostPathFileOrCreate:
-		f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644) //nolint:gosec // as the pod's spec requires
-		if err != nil {
-			return err
-		}
-		return f.Close()
+	dir := kind == corev1.HostPathUnset || kind == corev1.HostPathDirectoryOrCreate
+	if !dir && kind != corev1.HostPathFileOrCreate {
+		return nil
 	}
-	return nil
+	if s.mayMake != nil {
+		if err := s.mayMake(path); err != nil {
+			return fmt.Errorf("it does not exist and is not made: %w", err)
+		}
+	}
+	if dir {
+		return os.MkdirAll(path, 0o755)
+	}
+	// A symbolic link is not followed: mayMake has not seen where it leads.
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o644) //nolint:gosec // as the pod's spec requires
+	if errors.Is(err, fs.ErrExist) {
+		return nil // hostPath checks what it is
+	}
+	if err != nil {
+		return err
+	}
+	return f.Close()
 }
 
 type hostPathType struct {

@@ -4,6 +4,7 @@ package volumes
 
 import (
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -177,6 +178,9 @@ func TestHostPath(t *testing.T) {
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
+	if err := os.Symlink("nowhere", filepath.Join(dir, "dangling")); err != nil {
+		t.Fatal(err)
+	}
 	for _, tt := range []struct {
 		path string
 		kind corev1.HostPathType
@@ -191,6 +195,12 @@ func TestHostPath(t *testing.T) {
 		{"/dev/null", corev1.HostPathBlockDev, "is not a block device"},
 		{filepath.Join(dir, "no"), corev1.HostPathDirectory, "no such file"},
 		{filepath.Join(dir, "new/dir"), corev1.HostPathDirectoryOrCreate, ""},
+		{filepath.Join(dir, "new/too"), corev1.HostPathUnset, ""},
+		{filepath.Join(dir, "kept/dir"), corev1.HostPathUnset, "it does not exist and is not made: kept"},
+		{filepath.Join(dir, "kept/dir"), corev1.HostPathDirectoryOrCreate, "kept"},
+		{filepath.Join(dir, "kept/file"), corev1.HostPathFileOrCreate, "kept"},
+		{filepath.Join(dir, "dangling"), corev1.HostPathUnset, "file exists"},
+		{filepath.Join(dir, "dangling"), corev1.HostPathFileOrCreate, "no such file"},
 		{filepath.Join(dir, "newfile"), corev1.HostPathFileOrCreate, ""},
 		{"relative", corev1.HostPathUnset, "not absolute"},
 	} {
@@ -212,6 +222,11 @@ func TestHostPath(t *testing.T) {
 				t.Errorf("TearDown has touched the host's path: %v", err)
 			}
 		})
+	}
+	for _, name := range []string{"kept", "nowhere"} {
+		if _, err := os.Lstat(filepath.Join(dir, name)); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s: %v, want that it was not made", name, err)
+		}
 	}
 }
 
@@ -235,7 +250,7 @@ func TestTearDownWithoutPrivileges(t *testing.T) {
 		}
 		defer func() { _, _ = unix.SetfsuidRetUid(0) }()
 	}
-	s := New(dir, &fakeObjects{})
+	s := New(dir, &fakeObjects{}, nil)
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "u"}}
 	pod.Spec.Volumes = []corev1.Volume{{Name: "e", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}
 	if err := s.Setup(t.Context(), pod, downward.Facts{}); err != nil {

@@ -55,11 +55,15 @@ func (e *SetupError) Unwrap() error { return e.Err }
 type Set struct {
 	dir     string
 	objects Objects
+	mayMake func(path string) error
 }
 
 // New makes a Set that keeps volumes below dir, one directory a pod. It creates
-// nothing.
-func New(dir string, objects Objects) *Set { return &Set{dir: dir, objects: objects} }
+// nothing. mayMake returns an error for a path of a hostPath volume that must not be made;
+// nil allows all.
+func New(dir string, objects Objects, mayMake func(path string) error) *Set {
+	return &Set{dir: dir, objects: objects, mayMake: mayMake}
+}
 
 func (s *Set) volumesDir(uid types.UID) string {
 	return filepath.Join(s.dir, string(uid), "volumes")
@@ -95,7 +99,7 @@ func (s *Set) setup(ctx context.Context, pod *corev1.Pod, v *corev1.Volume, fact
 	case src.EmptyDir != nil:
 		return emptyDir(dir, src.EmptyDir, fsGroup(pod))
 	case src.HostPath != nil:
-		return hostPath(src.HostPath)
+		return s.hostPath(src.HostPath)
 	case src.ConfigMap != nil:
 		c.mode = mode(src.ConfigMap.DefaultMode)
 		err = c.configMap(src.ConfigMap.Name, src.ConfigMap.Items, optional(src.ConfigMap.Optional))

@@ -46,7 +46,12 @@ func (f *fakeObjects) Token(_ context.Context, pod *corev1.Pod, p *corev1.Servic
 
 func setup(t *testing.T, o Objects, src corev1.VolumeSource) (*Set, *corev1.Pod, error) {
 	t.Helper()
-	s := New(t.TempDir(), o)
+	s := New(t.TempDir(), o, func(path string) error {
+		if strings.Contains(path, "/kept/") {
+			return errors.New("kept")
+		}
+		return nil
+	})
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "ns", UID: "uid-1", Labels: map[string]string{"app": "x"}},
 		Spec:       corev1.PodSpec{Volumes: []corev1.Volume{{Name: "v", VolumeSource: src}}, Containers: []corev1.Container{{Name: "c"}}},
@@ -294,7 +299,7 @@ func TestFSGroup(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root may give files to a group")
 	}
-	s := New(t.TempDir(), &fakeObjects{cm: map[string]string{"a": "1"}})
+	s := New(t.TempDir(), &fakeObjects{cm: map[string]string{"a": "1"}}, nil)
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{UID: "u"},
 		Spec: corev1.PodSpec{
