@@ -273,7 +273,6 @@ func (w *worker) startedWith(spec *corev1.Container, c *container, next int, del
 func (w *worker) stop(c *container, st stop) {
 	ctx, cancel := context.WithCancel(w.ctx)
 	c.stopCancel, c.stopBy = cancel, st.by
-	c.unprobe()
 	ips, id, spec := w.sandbox.ips, st.newest.ID, st.spec
 	if c.told != id {
 		c.told = id

@@ -45,7 +45,9 @@ func (w *worker) end(by time.Time, k *kill) {
 		k.by = by
 		w.kill = k
 		for _, c := range w.containers {
-			c.abandon()
+			if c.startCancel != nil {
+				c.startCancel()
+			}
 		}
 		return
 	}

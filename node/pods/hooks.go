@@ -128,13 +128,18 @@ func (w *worker) httpHook(ctx context.Context, t probes.Target, a *corev1.HTTPGe
 	return nil
 }
 
-// probe starts the probes of a running attempt.
-func (w *worker) probe(spec *corev1.Container, c *container, a *runtime.ContainerStatus) {
+// probe starts the probes of a running attempt; if it is being ended, only that of
+// readiness, which tells clients of a Service whether it still serves them.
+func (w *worker) probe(spec *corev1.Container, c *container, a *runtime.ContainerStatus, ending bool) {
 	if spec.StartupProbe == nil && spec.LivenessProbe == nil && spec.ReadinessProbe == nil {
 		return
 	}
 	ctx, cancel := context.WithCancel(w.ctx)
-	c.probeCancel = cancel
+	vital, calm := context.WithCancel(ctx)
+	c.probeCancel, c.calm = cancel, calm
+	if ending {
+		calm()
+	}
 	p := prober{
 		w: w, spec: spec, c: c, id: a.ID, since: a.StartedAt,
 		target: w.target(spec, a.ID, w.sandbox.ips),
@@ -144,7 +149,7 @@ func (w *worker) probe(spec *corev1.Container, c *container, a *runtime.Containe
 	if c.ready {
 		ready = ptr.To(true)
 	}
-	w.tasks.Go(func() { p.run(ctx, started, ready) })
+	w.tasks.Go(func() { p.run(ctx, vital, started, ready) })
 }
 
 // A prober runs the probes of one attempt.
@@ -157,20 +162,21 @@ type prober struct {
 	target probes.Target
 }
 
-// run probes until ctx is done: first the startup probe, then liveness and readiness.
-func (p prober) run(ctx context.Context, started bool, ready *bool) {
+// run probes until ctx is done: first the startup probe, then liveness and readiness. Startup
+// and liveness end with vital.
+func (p prober) run(ctx, vital context.Context, started bool, ready *bool) {
 	if !started {
-		if !p.startup(ctx) {
+		if !p.startup(vital) {
 			return
 		}
 	}
 	var wg sync.WaitGroup
 	if probe := p.spec.LivenessProbe; probe != nil {
 		wg.Go(func() {
-			probes.Run(ctx, probe, p.target, p.since, nil, func(r probes.Report) bool {
+			probes.Run(vital, probe, p.target, p.since, nil, func(r probes.Report) bool {
 				p.failed("Liveness", r)
 				if r.Changed && !r.OK {
-					p.tell(ctx, func() { p.markUnhealthy("liveness probe", probe) })
+					p.tell(vital, func() { p.markUnhealthy("liveness probe", probe) })
 				}
 				return !r.Changed || r.OK
 			})

@@ -193,6 +193,70 @@ func TestProbeOfAddress(t *testing.T) {
 	})
 }
 
+// TestProbesOfEnding: while a container is being ended, readiness is probed on, and liveness is
+// not.
+func TestProbesOfEnding(t *testing.T) {
+	var ready, alive atomic.Bool
+	var asked atomic.Int32
+	o := memory.Options{
+		Start: func(runtime.Container) memory.Behaviour { return memory.Behaviour{TermDelay: 20 * time.Second} },
+		Exec: func(_ context.Context, _ runtime.Container, argv []string, _ runtime.Stdio) (int, error) {
+			ok := ready.Load()
+			if argv[0] == "alive" {
+				asked.Add(1)
+				ok = alive.Load()
+			}
+			if !ok {
+				return 1, nil
+			}
+			return 0, nil
+		},
+	}
+	probe := func(word string, failures int32) *corev1.Probe {
+		return &corev1.Probe{
+			ProbeHandler:  corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{word}}},
+			PeriodSeconds: 1, FailureThreshold: failures,
+		}
+	}
+	for name, end := range map[string]func(w *world){
+		"pod": func(w *world) { w.remove("a", 30) },
+		"container": func(*world) {
+			alive.Store(false)
+			advance(3 * time.Second)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, o, func(w *world) {
+				ready.Store(true)
+				alive.Store(true)
+				w.create(newPod("a", func(p *corev1.Pod) {
+					c := &p.Spec.Containers[0]
+					c.ReadinessProbe, c.LivenessProbe = probe("ready", 1), probe("alive", 3)
+					c.Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: 9}}}
+				}))
+				advance(2500 * time.Millisecond)
+				end(w)
+				before := asked.Load()
+				w.wantEvent("a Normal Killing")
+				advance(time.Second)
+				if got := condition(w.pod("a"), corev1.PodReady); got != "True" {
+					t.Errorf("Ready is %s", got)
+				}
+				ready.Store(false)
+				advance(10 * time.Second)
+				if got := condition(w.pod("a"), corev1.PodReady); got != "False ContainersNotReady" {
+					t.Errorf("Ready is %s", got)
+				}
+				w.wantState("a", "main", "Running")
+				if n := asked.Load() - before; n != 0 {
+					t.Errorf("liveness was probed %d times", n)
+				}
+				w.wantEvent("a Warning Unhealthy Readiness probe failed")
+			})
+		})
+	}
+}
+
 // TestHTTPHook: a hook needs an answer, whatever its status, and one that asks for HTTPS takes an
 // answer by HTTP.
 func TestHTTPHook(t *testing.T) {

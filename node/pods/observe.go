@@ -44,7 +44,8 @@ type container struct {
 	started, ready bool
 	unhealthy      string
 	grace          *time.Duration
-	probeCancel    context.CancelFunc
+	probeCancel    context.CancelFunc // ends its probes; nil while there are none
+	calm           context.CancelFunc // ends those but readiness
 
 	// messages are the termination messages of attempts, by id.
 	messages map[string]string
@@ -58,14 +59,6 @@ func (w *worker) container(name string) *container {
 		w.containers[name] = c
 	}
 	return c
-}
-
-// abandon cancels the start of the container.
-func (c *container) abandon() {
-	if c.startCancel != nil {
-		c.startCancel()
-	}
-	c.unprobe()
 }
 
 func (c *container) unprobe() {
@@ -139,8 +132,11 @@ func (w *worker) fact(now time.Time, spec *corev1.Container, k kind, list []*run
 	if c.id != f.newest.ID {
 		c.adopt(spec, f.newest, w.r.runtimeName)
 	}
-	if c.probeCancel == nil && w.kill == nil && !f.starting {
-		w.probe(spec, c, f.newest)
+	ending := w.kill != nil || f.stopping || c.unhealthy != ""
+	if c.probeCancel == nil && !f.starting {
+		w.probe(spec, c, f.newest, ending)
+	} else if ending && c.calm != nil {
+		c.calm()
 	}
 	f.started, f.ready, f.unhealthy, f.grace = c.started, c.ready, c.unhealthy, c.grace
 	return f

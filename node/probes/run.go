@@ -40,7 +40,7 @@ func Run(ctx context.Context, p *corev1.Probe, t Target, started time.Time, firs
 		period = 10 * time.Second
 	}
 	wait := max(time.Until(started.Add(time.Duration(p.InitialDelaySeconds)*time.Second)), 0)
-	for {
+	for ctx.Err() == nil {
 		timer := time.NewTimer(wait)
 		select {
 		case <-ctx.Done():
