@@ -61,6 +61,16 @@ func (f *fact) succeeded() bool {
 	return f.exited() && f.newest.ExitCode == 0 && f.newest.Reason == ""
 }
 
+// redone reports whether the init container is to run again because the machine was
+// rebooted after it had run: what it prepared in memory is gone. As in the kubelet, which
+// makes a new sandbox then, a pod whose restart policy is Never is not begun again.
+func (f *fact) redone(pod *corev1.Pod) bool {
+	return f.kind == initContainer && f.exited() && f.newest.Rebooted && pod.Spec.RestartPolicy != corev1.RestartPolicyNever
+}
+
+// passed reports whether the init container need not run any more.
+func (f *fact) passed(pod *corev1.Pod) bool { return f.succeeded() && !f.redone(pod) }
+
 // policy of restarting the container once it has exited.
 func (f *fact) policy(pod *corev1.Pod) corev1.RestartPolicy {
 	switch {
@@ -90,7 +100,7 @@ func (f *fact) ruled() bool {
 
 // restarts reports whether the container, which has exited, is to run again.
 func (f *fact) restarts(pod *corev1.Pod) bool {
-	if f.ruled() {
+	if f.ruled() || f.redone(pod) {
 		return true
 	}
 	switch f.policy(pod) {
@@ -199,23 +209,26 @@ func gracePeriod(pod *corev1.Pod) time.Duration {
 	return max(time.Duration(seconds)*time.Second, minGrace)
 }
 
-// initialized reports whether main containers may run: one was tried already, or every
-// init container has succeeded.
+// initialized reports whether main containers may run: one was tried already since the
+// machine booted, or every init container has succeeded since. If none is to run again, one
+// that was tried earlier is enough.
 func (s *situation) initialized() bool {
-	done := true
+	done, tried, wanted := true, false, false
 	for i := range s.facts {
 		switch f := &s.facts[i]; f.kind {
 		case mainContainer:
-			if f.newest != nil {
+			if f.newest != nil && !f.newest.Rebooted {
 				return true
 			}
+			tried = tried || f.newest != nil
+			wanted = wanted || f.newest == nil || f.restarts(s.pod)
 		case initContainer:
-			done = done && f.succeeded()
+			done = done && f.passed(s.pod)
 		case sidecar:
 			done = done && f.running() && f.started && !f.starting
 		}
 	}
-	return done
+	return done || tried && (!wanted || s.pod.Spec.RestartPolicy == corev1.RestartPolicyNever)
 }
 
 // decideInit runs the init containers one after the other, and reports whether all are
@@ -225,7 +238,7 @@ func (s *situation) decideInit(in *intent) bool {
 		f := &s.facts[i]
 		switch f.kind {
 		case initContainer:
-			if f.succeeded() {
+			if f.passed(s.pod) {
 				continue
 			}
 			if f.exited() && !f.restarts(s.pod) {

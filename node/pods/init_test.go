@@ -7,6 +7,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/hawser-project/hawser/node/runtime/memory"
 )
 
 func withInit(names ...string) func(p *corev1.Pod) {
@@ -123,6 +125,58 @@ func TestRestartRules(t *testing.T) {
 				advance(3 * time.Second)
 				w.wantPhase("a", tt.phase)
 				w.wantState("a", tt.container, tt.state)
+			})
+		})
+	}
+}
+
+// TestInitAfterReboot: after a reboot of the machine a pod starts with its init containers and
+// sidecars again, as in the kubelet.
+func TestInitAfterReboot(t *testing.T) {
+	for name, tt := range map[string]struct {
+		policy corev1.RestartPolicy
+		exits  bool   // the main container has ended with success before
+		state  string // of i1 while it runs again
+		calls  []string
+		phase  corev1.PodPhase
+	}{
+		"Always":    {corev1.RestartPolicyAlways, false, "Running", []string{"start a/s1#1", "start a/i1#1", "start a/main#1"}, corev1.PodRunning},
+		"OnFailure": {corev1.RestartPolicyOnFailure, false, "Terminated Completed 0", []string{"start a/s1#1", "start a/i1#1", "start a/main#1"}, corev1.PodRunning},
+		"Never":     {corev1.RestartPolicyNever, false, "Terminated Completed 0", nil, corev1.PodFailed},
+		"done":      {corev1.RestartPolicyOnFailure, true, "Terminated Completed 0", nil, corev1.PodSucceeded},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, memory.Options{}, func(w *world) {
+				w.create(newPod("a", func(p *corev1.Pod) {
+					withInit("s1", "i1")(p)
+					always := corev1.ContainerRestartPolicyAlways
+					p.Spec.InitContainers[0].RestartPolicy = &always
+					p.Spec.RestartPolicy = tt.policy
+				}))
+				advance(time.Second)
+				w.rt.Exit("a", "i1", 0)
+				advance(time.Second)
+				w.wantPhase("a", corev1.PodRunning)
+				before := w.rt.Calls()
+				w.stop()
+				if tt.exits {
+					w.rt.Exit("a", "main", 0)
+				}
+				w.rt.Reboot()
+				w.start()
+				advance(time.Second)
+				w.wantState("a", "i1", tt.state)
+				if tt.calls != nil {
+					w.wantCalls(append(before, tt.calls[:2]...)...)
+					w.wantPhase("a", corev1.PodPending)
+					w.restart() // of the agent alone: i1 is not begun once more
+					advance(time.Second)
+					w.rt.Exit("a", "i1", 0)
+					advance(time.Second)
+					w.wantState("a", "i1", "Terminated Completed 0")
+				}
+				w.wantCalls(append(before, tt.calls...)...)
+				w.wantPhase("a", tt.phase)
 			})
 		})
 	}

@@ -81,11 +81,28 @@ func statusOf(s situation, in intent, base *corev1.PodStatus, around surrounding
 		case ephemeral:
 			st.EphemeralContainerStatuses = append(st.EphemeralContainerStatuses, cs)
 		default:
-			st.InitContainerStatuses = append(st.InitContainerStatuses, cs)
+			st.InitContainerStatuses = append(st.InitContainerStatuses, held(s.pod, &s.facts[i], cs, base))
 		}
 	}
 	st.Conditions = transition(base.Conditions, conditionsOf(s, in, &st, around), metav1.NewTime(s.now).Rfc3339Copy())
 	return st
+}
+
+// held returns the status of an init container or sidecar, or the one before where the API
+// refuses the change: an init container that has succeeded does not run again for the API,
+// unless the policy is Always. After a reboot it does run, and until it has ended its old
+// status stays.
+func held(pod *corev1.Pod, f *fact, cs corev1.ContainerStatus, base *corev1.PodStatus) corev1.ContainerStatus {
+	if f.kind != initContainer || cs.State.Terminated != nil || pod.Spec.RestartPolicy == corev1.RestartPolicyAlways && f.spec.RestartPolicy == nil {
+		return cs
+	}
+	for i := range base.InitContainerStatuses {
+		old := &base.InitContainerStatuses[i]
+		if t := old.State.Terminated; old.Name == cs.Name && t != nil && t.ExitCode == 0 {
+			return *old
+		}
+	}
+	return cs
 }
 
 func first(list []string) string {
@@ -272,7 +289,7 @@ func initializedCondition(s situation, in intent, st *corev1.PodStatus,
 		return is(corev1.PodInitialized, true, "", "")
 	}
 	left := names(s.facts, func(f *fact) bool {
-		return f.kind == initContainer && !f.succeeded() || f.kind == sidecar && (!f.running() || !f.started)
+		return f.kind == initContainer && !f.passed(s.pod) || f.kind == sidecar && (!f.running() || !f.started)
 	})
 	return is(corev1.PodInitialized, false, "ContainersNotInitialized", fmt.Sprintf("containers with incomplete status: %v", left))
 }

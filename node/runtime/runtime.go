@@ -182,6 +182,8 @@ type ContainerStatus struct {
 	ExitCode  int       // 128+n when signal n ended it
 	Signal    int       // 0 when no signal ended it
 	OOMKilled bool
+	// Rebooted is whether the machine has been rebooted since the container started.
+	Rebooted bool
 	// Reason is empty if the process ran, and else why it did not, such as
 	// ContainerCannotRun or StartError.
 	Reason  string

@@ -146,6 +146,16 @@ func (r *Runtime) Exit(pod, name string, code int) bool {
 	return false
 }
 
+// Reboot ends all containers as a reboot of the machine does.
+func (r *Runtime) Reboot() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, c := range r.containers {
+		c.status.Rebooted = true
+		r.endLocked(c, 137, 9)
+	}
+}
+
 // Info implements runtime.Runtime.
 func (r *Runtime) Info(context.Context) (runtime.Info, error) {
 	return runtime.Info{Name: "memory", Version: "1"}, nil

@@ -64,6 +64,7 @@ func (c *container) status() runtime.ContainerStatus {
 		ExitCode:  c.record.ExitCode,
 		Signal:    c.record.Signal,
 		OOMKilled: c.record.OOMKilled,
+		Rebooted:  c.record.rebooted(),
 		Reason:    c.record.Reason,
 		Message:   c.record.Message,
 		LogPath:   c.spec.Container.LogPath,

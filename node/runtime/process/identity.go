@@ -51,6 +51,13 @@ func (r *record) sameBoot() bool {
 	return r.ShimStart != 0 && near(ticksAt(r.ShimStart), r.StartedAt)
 }
 
+// rebooted reports whether the machine is known to have been rebooted since the record was
+// made.
+func (r *record) rebooted() bool {
+	now := bootID()
+	return r.BootID != "" && now != "" && r.BootID != now
+}
+
 // leads reports whether p is the main process of the record. A record of version 0 does
 // not have its start in ticks.
 func (r *record) leads(p procfs.ProcStat) bool {

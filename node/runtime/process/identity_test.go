@@ -292,3 +292,14 @@ func FuzzMark(f *testing.F) {
 		}
 	})
 }
+
+// TestRebooted: a container tells whether the machine was rebooted since it started, if its
+// record identifies the boot.
+func TestRebooted(t *testing.T) {
+	for boot, want := range map[string]bool{bootID(): false, "another": true, "": false} {
+		c := newContainer(&spec{}, record{BootID: boot})
+		if got := c.status().Rebooted; got != want {
+			t.Errorf("boot %q: %v", boot, got)
+		}
+	}
+}
