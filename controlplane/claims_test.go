@@ -177,6 +177,53 @@ func TestMirrorPodsHoldNobody(t *testing.T) {
 	})
 }
 
+// TestStatusTakesNoQuota: whatever a node says that its pod has, the pod's namespace is charged
+// for what the pod asks for.
+func TestStatusTakesNoQuota(t *testing.T) {
+	c := workload{startCluster(t)}
+	ctx, m := t.Context(), c.join(c.token("aaaaaa", time.Hour), "node-1")
+	if _, err := c.admin.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "work"}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	p := c.pod("hers", "100m", m.name)
+	if _, err := c.admin.CoreV1().ResourceQuotas("work").Create(ctx, quotaOf("q", map[corev1.ResourceName]string{"requests.cpu": "2"}), metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	used := func() string { return c.used("work", "q", "requests.cpu") }
+	c.becomes("100m", used)
+	says := func(amounts string) error {
+		status := `{"status":{"containerStatuses":[{"name":"c","image":"none","imageID":"","ready":false,"restartCount":0,"allocatedResources":` + amounts + `,"resources":{"requests":` + amounts + `}}]}}`
+		return second(m.CoreV1().Pods("work").Patch(ctx, p.Name, types.StrategicMergePatchType, []byte(status), metav1.PatchOptions{}, "status"))
+	}
+	for _, amounts := range []string{`{"cpu":"-100"}`, `{"cpu":"100m","example.com/x":"1"}`} {
+		if err := says(amounts); !apierrors.IsForbidden(err) {
+			t.Errorf("%s: %v", amounts, err)
+		}
+	}
+	if err := says(`{"cpu":"1M"}`); err != nil {
+		t.Fatal(err)
+	}
+	// The quota's status is counted anew before the next pod is asked for.
+	c.becomes("1100m", func() string {
+		q, err := c.admin.CoreV1().ResourceQuotas("work").Get(ctx, "q", metav1.GetOptions{})
+		if err == nil && q.Spec.Hard.Name("requests.cpu", resource.DecimalSI).String() == "2" {
+			q.Spec.Hard = corev1.ResourceList{"requests.cpu": resource.MustParse("1100m")}
+			_, err = c.admin.CoreV1().ResourceQuotas("work").Update(ctx, q, metav1.UpdateOptions{})
+		}
+		if err != nil {
+			return text(err)
+		}
+		return q.Status.Hard.Name("requests.cpu", resource.DecimalSI).String()
+	})
+	c.becomes("100m", used)
+	_, err := c.admin.CoreV1().Pods("work").Create(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "next"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{
+		Name: "c", Image: "none", Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{"cpu": resource.MustParse("1")}},
+	}}}}, metav1.CreateOptions{})
+	if err != nil {
+		t.Errorf("another pod: %v", err)
+	}
+}
+
 // cleanPaths: a path that could be cleaned to another is answered like any other.
 func cleanPaths(t *testing.T, c *cluster) {
 	transport, err := rest.TransportFor(&rest.Config{Host: c.host, TLSClientConfig: rest.TLSClientConfig{CAFile: c.ca}})

@@ -273,6 +273,11 @@ var podClaims = []claim{
 		moves: "claims of other pods", remedy: "leave it to the control plane", check: on(claimStatuses),
 	},
 	{
+		kind: "pod.resources", field: "status.resources, status.allocatedResources, status.containerStatuses: resources, allocatedResources", verdict: bounded, at: podStatus,
+		moves:  "the scheduler, which takes the room on the node for what its pods have; quotas go by what pods ask for",
+		remedy: "report what the pod asks for, CPU, memory and ephemeral storage, none less than zero", check: on(podAmounts),
+	},
+	{
 		kind: "pod.addresses", field: "status.podIPs, status.hostIPs", verdict: bounded, at: podStatus,
 		moves:  "dials to the pod: they go through the node that it is bound to, whatever its address; no loopback, link-local, multicast or unspecified address",
 		remedy: "report an address that others can dial", check: on(podAddresses),

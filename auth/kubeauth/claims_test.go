@@ -23,6 +23,7 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/utils/ptr"
@@ -189,6 +190,9 @@ func podAttacks() []trial {
 	ip := func(change func(*corev1.PodStatus)) func(*corev1.Pod) {
 		return func(p *corev1.Pod) { change(&p.Status) }
 	}
+	has := func(name corev1.ResourceName, amount string, where func(*corev1.PodStatus, corev1.ResourceList)) func(*corev1.Pod) {
+		return ip(func(s *corev1.PodStatus) { where(s, corev1.ResourceList{name: resource.MustParse(amount)}) })
+	}
 	return []trial{
 		other("pod.subresource", admission.Update, ""), other("pod.subresource", admission.Create, "binding"),
 		other("pod.subresource", admission.Update, "ephemeralcontainers"), other("pod.subresource", admission.Update, "resize"), other("pod.subresource", admission.Create, "exec"),
@@ -202,6 +206,22 @@ func podAttacks() []trial {
 		status("pod.resourceClaimStatuses", func(p *corev1.Pod) {
 			p.Status.ResourceClaimStatuses = []corev1.PodResourceClaimStatus{{Name: "x"}}
 		}),
+		status("pod.resources", has("cpu", "-1", func(s *corev1.PodStatus, l corev1.ResourceList) { s.AllocatedResources = l })),
+		status("pod.resources", has("example.com/x", "1", func(s *corev1.PodStatus, l corev1.ResourceList) {
+			s.Resources = &corev1.ResourceRequirements{Requests: l}
+		})),
+		status("pod.resources", has("memory", "-1", func(s *corev1.PodStatus, l corev1.ResourceList) {
+			s.Resources = &corev1.ResourceRequirements{Limits: l}
+		})),
+		status("pod.resources", has("example.com/x", "1", func(s *corev1.PodStatus, l corev1.ResourceList) {
+			s.ContainerStatuses = []corev1.ContainerStatus{{Name: "c"}, {Name: "d", AllocatedResources: l}}
+		})),
+		status("pod.resources", has("cpu", "-1m", func(s *corev1.PodStatus, l corev1.ResourceList) {
+			s.InitContainerStatuses = []corev1.ContainerStatus{{Name: "c", Resources: &corev1.ResourceRequirements{Requests: l}}}
+		})),
+		status("pod.resources", has("example.com/x", "0", func(s *corev1.PodStatus, l corev1.ResourceList) {
+			s.EphemeralContainerStatuses = []corev1.ContainerStatus{{Name: "c", Resources: &corev1.ResourceRequirements{Limits: l}}}
+		})),
 		status("pod.addresses", ip(func(s *corev1.PodStatus) { s.PodIP = "127.0.0.1" })),
 		status("pod.addresses", ip(func(s *corev1.PodStatus) { s.PodIPs = []corev1.PodIP{{IP: "10.0.0.9"}, {IP: "169.254.169.254"}} })),
 		status("pod.addresses", ip(func(s *corev1.PodStatus) { s.HostIP = "::" })),
@@ -297,6 +317,12 @@ func honest(t *testing.T) []trial {
 		{kind: "pod.conditions", w: status(func(p *corev1.Pod) {
 			p.Status.Phase = corev1.PodFailed
 			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.DisruptionTarget, Status: "True"}}
+		})},
+		{kind: "pod.resources", w: status(func(p *corev1.Pod) {
+			few := corev1.ResourceList{"cpu": *ptrQuantity(), "memory": *ptrQuantity(), "example.com/x": *ptrQuantity()}
+			p.Spec.Containers[0].Resources.Limits = few
+			p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: p.Spec.Containers[0].Name, AllocatedResources: few, Resources: &corev1.ResourceRequirements{Requests: few, Limits: few}}}
+			p.Status.AllocatedResources = few
 		})},
 		{kind: "pod.addresses", w: status(func(p *corev1.Pod) { p.Status.PodIP = "10.244.2.9" })},
 		{kind: "mirror", w: submission{op: admission.Create, gvr: podsR, ns: "ns", obj: mirror(nil)}},

@@ -66,6 +66,66 @@ func claimStatuses(w attempt, now, before *corev1.Pod) error {
 	return fmt.Errorf("node %q cannot update resource claim statuses", w.node)
 }
 
+// podAmounts refuses amounts in a pod's status that are less than zero, or of a resource that
+// the pod does not ask for.
+func podAmounts(w attempt, now, _ *corev1.Pod) error {
+	s := &now.Status
+	if err := hasAmounts(w, now, s.AllocatedResources, s.Resources); err != nil {
+		return err
+	}
+	for _, list := range [...][]corev1.ContainerStatus{s.ContainerStatuses, s.InitContainerStatuses, s.EphemeralContainerStatuses} {
+		for i := range list {
+			if err := hasAmounts(w, now, list[i].AllocatedResources, list[i].Resources); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// hasAmounts is podAmounts for what the pod, or one container of it, is said to have.
+func hasAmounts(w attempt, pod *corev1.Pod, allocated corev1.ResourceList, r *corev1.ResourceRequirements) error {
+	lists := [...]corev1.ResourceList{allocated, nil, nil}
+	if r != nil {
+		lists[1], lists[2] = r.Requests, r.Limits
+	}
+	for _, l := range lists {
+		for name, amount := range l {
+			if !asks(&pod.Spec, name) {
+				return fmt.Errorf("node %q is not allowed to report the resource %.64q of a pod that does not ask for it", w.node, name)
+			}
+			if amount.Sign() < 0 {
+				return fmt.Errorf("node %q is not allowed to report less than nothing of the resource %.64q", w.node, name)
+			}
+		}
+	}
+	return nil
+}
+
+// asks reports whether a pod asks for a resource. A runtime reports CPU and memory of every
+// container, and a pod's ephemeral storage is always used.
+func asks(spec *corev1.PodSpec, name corev1.ResourceName) bool {
+	switch name {
+	case corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage:
+		return true
+	}
+	for _, list := range [...][]corev1.Container{spec.Containers, spec.InitContainers} {
+		for i := range list {
+			if names(&list[i].Resources, name) {
+				return true
+			}
+		}
+	}
+	_, extra := spec.Overhead[name]
+	return extra || spec.Resources != nil && names(spec.Resources, name)
+}
+
+func names(r *corev1.ResourceRequirements, name corev1.ResourceName) bool {
+	_, request := r.Requests[name]
+	_, limit := r.Limits[name]
+	return request || limit
+}
+
 func podAddresses(w attempt, now, before *corev1.Pod) error {
 	is, was := &now.Status, &before.Status
 	if is.PodIP == was.PodIP && is.HostIP == was.HostIP && slices.Equal(is.PodIPs, was.PodIPs) && slices.Equal(is.HostIPs, was.HostIPs) {

@@ -133,8 +133,9 @@ func (*pods) UncoveredQuotaScopes(limited, covered []corev1.ScopedResourceSelect
 }
 
 // Usage: a pod that has ended, or should have ended by now, is stored and takes nothing
-// else. While a pod is resized, the larger of what it has and what it asks for counts.
-// A mirror pod takes nothing: a node puts it into any namespace without being asked.
+// else. Others take what they ask for: what they have is what their nodes say, and a node
+// could use up the quotas of all namespaces that have a pod on it. A mirror pod takes nothing:
+// a node puts it into any namespace without being asked.
 func (*pods) Usage(obj runtime.Object) (corev1.ResourceList, error) {
 	pod, err := as[corev1.Pod](obj)
 	if err != nil {
@@ -147,7 +148,7 @@ func (*pods) Usage(obj runtime.Object) (corev1.ResourceList, error) {
 	if over(pod, time.Now()) {
 		return stored, nil
 	}
-	o := resourcehelper.PodResourcesOptions{UseStatusResources: true}
+	o := resourcehelper.PodResourcesOptions{}
 	return quota.Add(stored, usage(resourcehelper.PodRequests(pod, o), resourcehelper.PodLimits(pod, o))), nil
 }
 

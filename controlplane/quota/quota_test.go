@@ -176,18 +176,20 @@ func TestPodsThatEnded(t *testing.T) {
 	}
 }
 
-// While a pod is resized the larger counts.
+// What a node says that a pod has counts for nothing, be it more or less.
 func TestPodsThatAreResized(t *testing.T) {
 	for _, tt := range []struct{ requests, limits, has, want string }{
 		{"memory=200Mi", "memory=400Mi", "memory=150Mi", "memory=200Mi,requests.memory=200Mi,limits.memory=400Mi"},
-		{"cpu=100m", "cpu=200m", "cpu=150m", "cpu=150m,requests.cpu=150m,limits.cpu=200m"},
-		{"cpu=100m,memory=200Mi", "", "cpu=150m,memory=250Mi", "cpu=150m,requests.cpu=150m,memory=250Mi,requests.memory=250Mi"},
+		{"cpu=100m", "cpu=200m", "cpu=1M", "cpu=100m,requests.cpu=100m,limits.cpu=200m"},
+		{"cpu=100m,memory=200Mi", "", "cpu=-1,example.com/x=9", "cpu=100m,requests.cpu=100m,memory=200Mi,requests.memory=200Mi"},
 		{"cpu=100m", "cpu=200m", "", "cpu=100m,requests.cpu=100m,limits.cpu=200m"},
 	} {
 		p := podOf(nil, []corev1.Container{container(t, "c", tt.requests, tt.limits)})
 		p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "c"}}
 		if tt.has != "" {
-			p.Status.ContainerStatuses[0].Resources = &corev1.ResourceRequirements{Requests: amounts(t, tt.has)}
+			has := amounts(t, tt.has)
+			p.Status.ContainerStatuses[0].Resources = &corev1.ResourceRequirements{Requests: has, Limits: has}
+			p.Status.ContainerStatuses[0].AllocatedResources = has
 		}
 		expectUsage(t, tt.requests, Pods(nil), p, "pods=1,count/pods=1,"+tt.want)
 	}
