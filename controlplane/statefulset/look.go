@@ -193,13 +193,25 @@ func (l *look) shrink() (wait bool) {
 	return false
 }
 
-// roll replaces outdated pods, the last ones first, as long as not too many are missed.
+// roll replaces outdated pods, the last ones first, as long as not too many are missed. If pods are
+// changed all at once, those that are missed anyway go first: they may never become available.
 func (l *look) roll(r *appsv1.RollingUpdateStatefulSetStrategy) {
 	most, partition := 1, 0
 	if r != nil {
 		partition = int(ptr.Deref(r.Partition, 0))
 		if n, err := intstr.GetScaledValueFromIntOrPercent(ptr.To(ptr.Deref(r.MaxUnavailable, intstr.FromInt32(1))), l.want, true); err == nil {
 			most = max(n, 1)
+		}
+	}
+	first := start(l.set) + partition
+	outdated := func(s slot) bool {
+		return s.ordinal >= first && s.pod != nil && s.pod.DeletionTimestamp == nil && l.outdated(s.pod)
+	}
+	if !l.ordered() {
+		for _, s := range slices.Backward(l.slots) {
+			if outdated(s) && !l.available(s.pod) && !children.Ended(s.pod) { // fill replaces those that have ended
+				l.remove(s.pod, false, false)
+			}
 		}
 	}
 	most -= l.absent
@@ -209,10 +221,10 @@ func (l *look) roll(r *appsv1.RollingUpdateStatefulSetStrategy) {
 		}
 	}
 	for _, s := range slices.Backward(l.slots) {
-		if most <= 0 || s.ordinal < start(l.set)+partition {
+		if most <= 0 || s.ordinal < first {
 			return
 		}
-		if s.pod != nil && s.pod.DeletionTimestamp == nil && l.outdated(s.pod) {
+		if outdated(s) && l.available(s.pod) {
 			l.remove(s.pod, false, false)
 			most--
 		}

@@ -324,6 +324,40 @@ func TestParallel(t *testing.T) {
 	}, set(parallel))
 }
 
+// TestParallelBroken: pods of another template that do not run are replaced at once, and do not
+// hold up what replaces them. Those that run are kept as long as too many do not.
+func TestParallelBroken(t *testing.T) {
+	run(t, func(w *world) {
+		w.phase(corev1.PodPending, 0, 1, 2)
+		w.edit(image("two"))
+		w.has("-0=one -1=one -2=one")
+		w.gone()
+		w.has("0=two 1=two 2=two")
+	}, set(parallel))
+	run(t, func(w *world) {
+		w.up(4)
+		w.phase(corev1.PodPending, 0, 2)
+		w.edit(image("two"))
+		w.has("-2=one 0=one 1=one* 3=one*")
+		w.gone()
+		w.has("0=one 1=one* 2=two 3=one*")
+		w.phase(corev1.PodRunning, 0, 2)
+		w.has("-3=one* 0=one* 1=one* 2=two*")
+	}, set(parallel, replicas(4), strategy(rolling(1, "1"))))
+	run(t, func(w *world) {
+		w.up(3)
+		w.phase(corev1.PodPending, 1)
+		w.phase(corev1.PodFailed, 0)
+		apitest.Events(w.events)
+		w.edit(image("two"))
+		w.has("-1=one -2=one* 0=two")
+		deleted := slices.DeleteFunc(apitest.Events(w.events), func(e string) bool { return !strings.HasPrefix(e, "Normal SuccessfulDelete delete") })
+		if len(deleted) != 3 {
+			t.Errorf("deleted are %q", deleted)
+		}
+	}, set(parallel, strategy(rolling(0, "3"))))
+}
+
 // TestRolling: pods are replaced from the last one down, one at a time, and a broken one
 // holds the others up.
 func TestRolling(t *testing.T) {
@@ -418,14 +452,16 @@ func TestAdoption(t *testing.T) {
 			Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "old"}}},
 		}
 	}
+	runs := pod("s-0")
+	runs.Status = corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}}
 	run(t, func(w *world) {
-		w.has("01=old 0=old 1=one 2=one other=old s-=old s-x=old")
+		w.has("01=old 0=old* 1=one 2=one other=old s-=old s-x=old")
 		for _, p := range w.pods() {
 			if _, ok := ordinal("s", p.Name); ok != metav1.IsControlledBy(p, w.set()) {
 				t.Errorf("%s: controlled: %v", p.Name, !ok)
 			}
 		}
-	}, pod("s-0"), pod("s-01"), pod("other"), pod("s-s-"), pod("s-s-x"), set(parallel))
+	}, runs, pod("s-01"), pod("other"), pod("s-s-"), pod("s-s-x"), set(parallel))
 }
 
 // FuzzOrdinal: a name has an ordinal if and only if it is the ordinal's.
