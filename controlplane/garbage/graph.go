@@ -82,8 +82,9 @@ func (g *graph) observe(id identity, m *metav1.PartialObjectMetadata) work {
 		n = &node{dependents: make(map[types.UID]*node)}
 		g.nodes[id.uid] = n
 	}
-	if n.virtual || fresh {
-		n.identity, n.virtual = id, false
+	expected := n.virtual || fresh
+	n.identity, n.virtual = id, false // the version in which it is served may have changed
+	if expected {
 		g.doubt(&w, n)
 	}
 	g.relink(&w, n, m.OwnerReferences)

@@ -38,6 +38,25 @@ func TestFoundElsewhere(t *testing.T) {
 	}
 }
 
+// TestOtherVersion: an object is looked for in the version in which it was seen last. The one
+// before may not be served any more.
+func TestOtherVersion(t *testing.T) {
+	g := newGraph()
+	part := func(version string) identity {
+		return identity{"example.com/" + version, "Part", "a", "p", "p"}
+	}
+	for _, version := range []string{"v1beta1", "v1"} {
+		g.observe(part(version), &metav1.PartialObjectMetadata{})
+	}
+	if v, ok := g.look("p"); !ok || v.identity != part("v1") {
+		t.Errorf("it is %v, %v", v.identity, ok)
+	}
+	g.missing(part("v1beta1"))
+	if _, ok := g.look("p"); !ok {
+		t.Error("that the old version is not there made it forgotten")
+	}
+}
+
 // manyOwners has an object with n owners come, change, and lose all of them but one.
 func manyOwners(n int) *graph {
 	refs := make([]metav1.OwnerReference, n)
