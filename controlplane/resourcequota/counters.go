@@ -35,6 +35,7 @@ type counters struct {
 
 // A counter watches one kind.
 type counter struct {
+	gvr    schema.GroupVersionResource
 	inf    cache.SharedIndexInformer
 	cancel context.CancelFunc
 	done   chan struct{}
@@ -77,12 +78,19 @@ func (c *counters) findLocked(gr schema.GroupResource) (schema.GroupVersionResou
 	if ok || !c.asked.IsZero() && time.Since(c.asked) < c.cfg.Refresh {
 		return gvr, ok
 	}
+	c.discoverLocked()
+	gvr, ok = c.kinds[gr]
+	return gvr, ok
+}
+
+// discoverLocked asks the API server which kinds there are. all tells whether it could say.
+func (c *counters) discoverLocked() (all bool) {
 	c.asked = time.Now()
 	_, lists, err := c.discovery.ServerGroupsAndResources()
 	if err != nil {
 		c.log.Warn("cannot tell all kinds of object there are; will ask again", "error", err)
 		if !discovery.IsGroupDiscoveryFailedError(err) {
-			return gvr, false
+			return false
 		}
 	}
 	c.kinds = make(map[schema.GroupResource]schema.GroupVersionResource)
@@ -99,8 +107,7 @@ func (c *counters) findLocked(gr schema.GroupResource) (schema.GroupVersionResou
 			}
 		}
 	}
-	gvr, ok = c.kinds[gr]
-	return gvr, ok
+	return err == nil
 }
 
 // watch has quotas counted again that name a kind, when all its objects are known and
@@ -128,7 +135,7 @@ func (c *counters) watch(gvr schema.GroupVersionResource) (*counter, error) {
 		return nil, err
 	}
 	ctx, cancel := context.WithCancel(c.ctx)
-	k := &counter{inf: inf, cancel: cancel, done: make(chan struct{})}
+	k := &counter{gvr: gvr, inf: inf, cancel: cancel, done: make(chan struct{})}
 	go func() {
 		defer close(k.done)
 		// It returns when ctx is done.
@@ -153,8 +160,10 @@ func (c *counters) listed(ctx context.Context, inf cache.SharedIndexInformer, ma
 	}
 }
 
-// keep ends the watches of kinds that no quota names. It lists the quotas while nobody
-// begins a watch: whoever began one had a quota for it that is among them.
+// keep ends the watches of kinds that no quota names, and of versions that the API server
+// does not prefer any more and may not serve: such a kind is watched anew when it is counted.
+// It lists the quotas while nobody begins a watch: whoever began one had a quota for it that
+// is among them.
 func (c *counters) keep() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -170,7 +179,10 @@ func (c *counters) keep() error {
 			}
 		}
 	}
-	c.endLocked(func(gr schema.GroupResource) bool { return !named[gr] })
+	c.endLocked(func(gr schema.GroupResource, _ *counter) bool { return !named[gr] })
+	if len(c.running) > 0 && c.discoverLocked() {
+		c.endLocked(func(gr schema.GroupResource, k *counter) bool { return c.kinds[gr] != k.gvr })
+	}
 	return nil
 }
 
@@ -178,12 +190,12 @@ func (c *counters) keep() error {
 func (c *counters) end() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.endLocked(func(schema.GroupResource) bool { return true })
+	c.endLocked(func(schema.GroupResource, *counter) bool { return true })
 }
 
-func (c *counters) endLocked(gone func(schema.GroupResource) bool) {
+func (c *counters) endLocked(gone func(schema.GroupResource, *counter) bool) {
 	for gr, k := range c.running {
-		if gone(gr) {
+		if gone(gr, k) {
 			k.cancel()
 			<-k.done
 			delete(c.running, gr)

@@ -33,23 +33,31 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// disco knows a few kinds, unless broken.
+// disco knows a few kinds, unless broken. Once moved, those of example.com are in v2 only.
 type disco struct {
 	fakediscovery.FakeDiscovery
-	broken atomic.Bool
+	broken, moved, partial atomic.Bool
 }
 
 func (d *disco) ServerGroupsAndResources() ([]*metav1.APIGroup, []*metav1.APIResourceList, error) {
 	if d.broken.Load() {
 		return nil, nil, errors.New("out of order")
 	}
+	var err error
+	if d.partial.Load() {
+		err = &discovery.ErrGroupDiscoveryFailed{Groups: map[schema.GroupVersion]error{{Group: "other.example.com", Version: "v1"}: errors.New("out of order")}}
+	}
+	version := "v1"
+	if d.moved.Load() {
+		version = "v2"
+	}
 	all := metav1.Verbs{"get", "list", "watch", "delete"}
 	return nil, []*metav1.APIResourceList{
 		{GroupVersion: "v1", APIResources: []metav1.APIResource{{Name: "configmaps", Namespaced: true, Verbs: all}, {Name: "nodes", Verbs: all}}},
-		{GroupVersion: "example.com/v1", APIResources: []metav1.APIResource{
+		{GroupVersion: "example.com/" + version, APIResources: []metav1.APIResource{
 			{Name: "things", Namespaced: true, Verbs: all}, {Name: "mutes", Namespaced: true, Verbs: metav1.Verbs{"get"}},
 		}},
-	}, nil
+	}, err
 }
 
 type client struct {
@@ -332,6 +340,33 @@ func TestDiscoveryFails(t *testing.T) {
 		w.pass(2 * DefaultRefresh)
 		w.expect("count/things.example.com=0,pods=1")
 	}, podOf("ns", "a"))
+}
+
+// TestVersionChanges: a kind is counted in the version that is served now. What is told while a
+// part of the API cannot be asked changes nothing.
+func TestVersionChanges(t *testing.T) {
+	bubble(t, func(w *world) {
+		w.must(w.counts.Create(things, w.thing("a"), "ns"))
+		w.expect("count/things.example.com=1")
+		w.meta.PrependReactor("list", "things", func(a clienttesting.Action) (bool, runtime.Object, error) {
+			if w.client.disco.moved.Load() && a.GetResource().Version == "v1" {
+				return true, nil, apierrors.NewNotFound(things.GroupResource(), "")
+			}
+			return false, nil, nil
+		})
+		w.client.disco.partial.Store(true)
+		w.client.disco.moved.Store(true)
+		now := things
+		now.Version = "v2"
+		for _, name := range []string{"a", "b"} {
+			w.must(w.counts.Create(now, w.thing(name), "ns"))
+		}
+		w.pass(2 * DefaultPeriod)
+		w.expect("count/things.example.com=1")
+		w.client.disco.partial.Store(false)
+		w.pass(2 * DefaultPeriod)
+		w.expect("count/things.example.com=2")
+	}, quotaOf("count/things.example.com=9"))
 }
 
 // TestConflict: who else wrote the status has won, and the objects are counted again.
