@@ -8,6 +8,7 @@ import (
 	"log/slog"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
@@ -26,11 +27,12 @@ type shared struct {
 	log       *slog.Logger
 	client    kubernetes.Interface
 	objects   metadata.Interface
+	custom    dynamic.Interface // may be nil
 	informers informers.SharedInformerFactory
 	events    record.EventBroadcaster
 	metrics   *scope
-	// own makes the clients of a controller; nil means that all have client and objects.
-	own func(e *entry) (kubernetes.Interface, metadata.Interface, error)
+	// own has the clients of a controller made for it; nil means that all have the same.
+	own func(s *shared, e *entry) error
 }
 
 // of returns what the controller of e is made from: s, with clients of its own, by whose
@@ -41,8 +43,7 @@ func (s *shared) of(e *entry) (*shared, *kinds, error) {
 	if s.own == nil {
 		return &its, k, nil
 	}
-	var err error
-	its.client, its.objects, err = s.own(e)
+	err := s.own(&its, e)
 	return &its, k, err
 }
 
@@ -59,17 +60,19 @@ func (p *ControlPlane) share(ctx context.Context) (*shared, error) {
 	return &shared{
 		cfg: p.cfg, log: p.log, client: client, metrics: &scope{r: p.cfg.Metrics},
 		informers: newInformers(client), events: broadcast(ctx, events),
-		own: func(e *entry) (kubernetes.Interface, metadata.Interface, error) {
+		own: func(s *shared, e *entry) (err error) {
 			c := manager
 			if e.schedules {
 				c = scheduler
 			}
-			client, err := clientFor(c, e.name)
-			if err != nil {
-				return nil, nil, err
+			if s.client, err = clientFor(c, e.name); err != nil {
+				return err
 			}
-			objects, err := metadata.NewForConfig(named(c, e.name))
-			return client, objects, err
+			if s.objects, err = metadata.NewForConfig(named(c, e.name)); err != nil {
+				return err
+			}
+			s.custom, err = dynamic.NewForConfig(named(c, e.name))
+			return err
 		},
 	}, nil
 }

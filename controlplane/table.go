@@ -109,7 +109,7 @@ func forPods() []entry {
 		}},
 		{name: "disruption-controller", alias: "disruption", make: func(s *shared) (Controller, error) {
 			return disruption.New(s.client, s.informers, disruption.Config{
-				Events: s.recorder("controllermanager"), Log: s.log,
+				Scales: s.custom, Events: s.recorder("controllermanager"), Log: s.log,
 			}), nil
 		}},
 	}

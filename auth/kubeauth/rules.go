@@ -100,6 +100,8 @@ var userRules = map[string][]rule{
 		{verbs: create, groups: core, resources: []string{"pods/eviction"}},
 		{verbs: write, groups: []string{"apps", "batch", "discovery.k8s.io", "storage.k8s.io"}, resources: []string{"*"}},
 		{verbs: []string{"get", "update", "patch"}, groups: []string{"apps"}, resources: []string{"*/scale"}},
+		// Disruption budgets of custom resources' pods.
+		{verbs: []string{"get"}, groups: []string{"*"}, resources: []string{"*/scale"}},
 		{verbs: write, groups: []string{"coordination.k8s.io"}, resources: []string{"leases"}},
 		{verbs: write, groups: eventGroup, resources: []string{"events"}},
 		{verbs: change, groups: []string{certificatesGroup}, resources: []string{"certificatesigningrequests/approval"}},

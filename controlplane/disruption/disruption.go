@@ -14,10 +14,12 @@
 package disruption
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
 	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -27,6 +29,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
@@ -51,8 +54,11 @@ type Config struct {
 	// DeletionTimeout is how long a pod whose eviction was granted counts as gone
 	// although it is not being deleted; zero means DefaultDeletionTimeout.
 	DeletionTimeout time.Duration
-	Events          record.EventRecorder // nil means none
-	Log             *slog.Logger         // nil means discard
+	// Scales reads the scale subresource of custom resources; nil means that none can say how
+	// many pods they want.
+	Scales dynamic.Interface
+	Events record.EventRecorder // nil means none
+	Log    *slog.Logger         // nil means discard
 }
 
 // A Controller is Kubernetes' disruption-controller.
@@ -79,7 +85,7 @@ func New(client kubernetes.Interface, f informers.SharedInformerFactory, c Confi
 	c.Events = loop.Recorder(c.Events)
 	budgets, pods := f.Policy().V1().PodDisruptionBudgets(), f.Core().V1().Pods()
 	ctl := &Controller{
-		cfg: c, client: client, budgets: budgets.Lister(), pods: pods.Lister(), scales: newScales(f),
+		cfg: c, client: client, budgets: budgets.Lister(), pods: pods.Lister(), scales: newScales(client, c.Scales, f),
 		inf: budgets.Informer(), podInf: pods.Informer(), selectors: make(map[string]map[string]labels.Selector),
 	}
 	ctl.log = loop.Logger(c.Log, ctl.Name())
@@ -180,7 +186,7 @@ func (c *Controller) sync(ctx context.Context, key string) (time.Duration, error
 	if err != nil {
 		return 0, err
 	}
-	status, again, err := c.sums(b)
+	status, again, err := c.sums(ctx, b)
 	if err != nil {
 		if bad := c.write(ctx, b, failed(b, err)); bad != nil {
 			return 0, bad
@@ -195,7 +201,7 @@ func (c *Controller) sync(ctx context.Context, key string) (time.Duration, error
 
 // sums returns b's status as it should be, and when to look again because a pod
 // that did not go counts again by then.
-func (c *Controller) sums(b *policyv1.PodDisruptionBudget) (*policyv1.PodDisruptionBudgetStatus, time.Duration, error) {
+func (c *Controller) sums(ctx context.Context, b *policyv1.PodDisruptionBudget) (*policyv1.PodDisruptionBudgetStatus, time.Duration, error) {
 	selector, err := metav1.LabelSelectorAsSelector(b.Spec.Selector)
 	if err != nil {
 		return nil, 0, fmt.Errorf("read the selector: %w", err)
@@ -204,10 +210,12 @@ func (c *Controller) sums(b *policyv1.PodDisruptionBudget) (*policyv1.PodDisrupt
 	if err != nil {
 		return nil, 0, err
 	}
+	// The first that cannot be counted is named in the status, which would change with each look.
+	slices.SortFunc(pods, func(a, b *corev1.Pod) int { return cmp.Compare(a.Name, b.Name) })
 	if len(pods) == 0 {
 		c.cfg.Events.Eventf(b, corev1.EventTypeNormal, "NoPods", "No matching pods found")
 	}
-	expected, desired, unmanaged, err := c.expect(b, pods)
+	expected, desired, unmanaged, err := c.expect(ctx, b, pods)
 	if err != nil {
 		c.cfg.Events.Eventf(b, corev1.EventTypeWarning, "CalculateExpectedPodCountFailed", "Failed to calculate the number of expected pods: %v", err)
 		return nil, 0, err

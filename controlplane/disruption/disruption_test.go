@@ -16,13 +16,19 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/client-go/discovery"
+	fakediscovery "k8s.io/client-go/discovery/fake"
+	dynamicfake "k8s.io/client-go/dynamic/fake"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/ptr"
 
@@ -35,7 +41,15 @@ type world struct {
 	*testing.T
 	ctx    context.Context
 	client *fake.Clientset
+	scales *dynamicfake.FakeDynamicClient // of custom resources
 	events *record.FakeRecorder
+}
+
+// discovering has a client say which resources there are.
+type discovering struct{ *fake.Clientset }
+
+func (c discovering) Discovery() discovery.DiscoveryInterfaces {
+	return &fakediscovery.FakeDiscovery{Fake: &c.Fake}
 }
 
 func run(t *testing.T, f func(w *world), objs ...runtime.Object) {
@@ -45,9 +59,9 @@ func run(t *testing.T, f func(w *world), objs ...runtime.Object) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		w := &world{T: t, ctx: t.Context(), client: client, events: record.NewFakeRecorder(1000)}
+		w := &world{T: t, ctx: t.Context(), client: client, scales: dynamicfake.NewSimpleDynamicClient(runtime.NewScheme()), events: record.NewFakeRecorder(1000)}
 		_, stop := apitest.Start(t, client, func(f informers.SharedInformerFactory) (*Controller, error) {
-			return New(client, f, Config{Events: w.events}), nil
+			return New(discovering{client}, f, Config{Scales: w.scales, Events: w.events}), nil
 		})
 		w.settle(0)
 		f(w)
@@ -358,4 +372,81 @@ func TestGranted(t *testing.T) {
 			w.Errorf("%d pods noted, want none", n)
 		}
 	}, append(pods("p", 3, nil), budget(least("1")))...)
+}
+
+// scaled has the API server serve things, of which some can be scaled, and say what want tells of
+// each: a UID and a number of pods.
+func (w *world) scaled(want map[string]int64) {
+	w.client.Resources = []*metav1.APIResourceList{{GroupVersion: "example.com/v1", APIResources: []metav1.APIResource{
+		{Name: "things", Kind: "Thing", Namespaced: true}, {Name: "things/scale", Kind: "Scale", Group: "autoscaling", Version: "v1", Namespaced: true},
+		{Name: "plains", Kind: "Plain", Namespaced: true},
+	}}}
+	w.scales.PrependReactor("get", "*", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		get, ok := a.(clienttesting.GetAction)
+		if !ok || a.GetSubresource() != "scale" || a.GetResource().Resource != "things" || a.GetNamespace() != "ns" {
+			w.Errorf("asked for %v", a)
+		}
+		n, ok := want[get.GetName()]
+		if !ok {
+			return true, nil, apierrors.NewNotFound(a.GetResource().GroupResource(), get.GetName())
+		}
+		return true, &unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": "autoscaling/v1", "kind": "Scale", "metadata": map[string]any{"name": get.GetName(), "namespace": "ns", "uid": get.GetName()},
+			"spec": map[string]any{"replicas": n},
+		}}, nil
+	})
+}
+
+// TestScales: what a custom resource wants is read from its scale, once for all its pods.
+func TestScales(t *testing.T) {
+	thing := ref("example.com/v1", "Thing", "thing")
+	anew := ref("example.com/v1", "Thing", "thing")
+	anew.UID = "before"
+	for _, tc := range []struct {
+		name  string
+		owner *metav1.OwnerReference
+		want  string
+	}{
+		{"scaled", thing, "10 expected, 3 of 2 healthy, 1 allowed, gen 1, True SufficientPods"},
+		{"made anew", anew, "0 expected, 0 of 0 healthy, 0 allowed, gen 1, False SyncFailed"},
+		{"gone", ref("example.com/v1", "Thing", "gone"), "0 expected, 0 of 0 healthy, 0 allowed, gen 1, False SyncFailed"},
+		{"without scale", ref("example.com/v1", "Plain", "plain"), "0 expected, 0 of 0 healthy, 0 allowed, gen 1, False SyncFailed"},
+		{"of no such kind", ref("example.com/v1", "None", "none"), "0 expected, 0 of 0 healthy, 0 allowed, gen 1, False SyncFailed"},
+		{"of no such group", ref("other.example.com/v1", "Thing", "thing"), "0 expected, 0 of 0 healthy, 0 allowed, gen 1, False SyncFailed"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			run(t, func(w *world) {
+				w.scaled(map[string]int64{"thing": 10})
+				if _, err := w.client.PolicyV1().PodDisruptionBudgets("ns").Create(w.ctx, budget(most("8")), metav1.CreateOptions{}); err != nil {
+					w.Fatal(err)
+				}
+				w.settle(0)
+				w.expect(tc.name, tc.want)
+				if n := len(w.scales.Actions()); tc.owner == thing && n != 2 { // the status that was written causes the second look
+					w.Errorf("%d requests for two looks at three pods", n)
+				}
+			}, pods("p", 3, tc.owner)...)
+		})
+	}
+	t.Run("too many", func(t *testing.T) {
+		var all []runtime.Object
+		want := map[string]int64{}
+		for i := range maxScales + 1 {
+			name := fmt.Sprint("thing-", i)
+			want[name] = 1
+			all = append(all, pods(name, 1, ref("example.com/v1", "Thing", name))...)
+		}
+		run(t, func(w *world) {
+			w.scaled(want)
+			if _, err := w.client.PolicyV1().PodDisruptionBudgets("ns").Create(w.ctx, budget(most("8")), metav1.CreateOptions{}); err != nil {
+				w.Fatal(err)
+			}
+			<-time.After(time.Millisecond)
+			synctest.Wait()
+			if n := len(w.scales.Actions()); n == 0 || n > 2*maxScales {
+				w.Errorf("%d requests for two looks", n)
+			}
+			w.expect("too many", "0 expected, 0 of 0 healthy, 0 allowed, gen 1, False SyncFailed")
+		}, all...)
+	})
 }

@@ -16,7 +16,10 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
 	appslisters "k8s.io/client-go/listers/apps/v1"
 	batchlisters "k8s.io/client-go/listers/batch/v1"
 	corelisters "k8s.io/client-go/listers/core/v1"
@@ -26,7 +29,7 @@ import (
 
 // expect returns how many pods b is about, how many of them have to be healthy,
 // and how many could not be counted because nothing manages them.
-func (c *Controller) expect(b *policyv1.PodDisruptionBudget, pods []*corev1.Pod) (expected, desired, unmanaged int, err error) {
+func (c *Controller) expect(ctx context.Context, b *policyv1.PodDisruptionBudget, pods []*corev1.Pod) (expected, desired, unmanaged int, err error) {
 	limit, whole := b.Spec.MinAvailable, false
 	switch {
 	case b.Spec.MaxUnavailable != nil:
@@ -39,7 +42,7 @@ func (c *Controller) expect(b *policyv1.PodDisruptionBudget, pods []*corev1.Pod)
 	if whole {
 		return len(pods), limit.IntValue(), 0, nil
 	}
-	if expected, unmanaged, err = c.scales.sum(pods); err != nil {
+	if expected, unmanaged, err = c.scales.sum(ctx, pods); err != nil {
 		return 0, 0, 0, err
 	}
 	n, err := intstr.GetScaledValueFromIntOrPercent(limit, expected, true)
@@ -59,19 +62,24 @@ type scales struct {
 	stateful    appslisters.StatefulSetLister
 	controllers corelisters.ReplicationControllerLister
 	jobs        batchlisters.JobLister
+
+	custom    dynamic.Interface // of other kinds; nil for none
+	discovery discovery.ServerResourcesInterfaceWithContext
 }
 
-func newScales(f informers.SharedInformerFactory) *scales {
+func newScales(client kubernetes.Interface, custom dynamic.Interface, f informers.SharedInformerFactory) *scales {
 	apps := f.Apps().V1()
 	return &scales{
 		sets: apps.ReplicaSets().Lister(), deployments: apps.Deployments().Lister(), stateful: apps.StatefulSets().Lister(),
 		controllers: f.Core().V1().ReplicationControllers().Lister(), jobs: f.Batch().V1().Jobs().Lister(),
+		custom: custom, discovery: client.Discovery(),
 	}
 }
 
 // sum adds up what the controllers of pods want, each once.
-func (s *scales) sum(pods []*corev1.Pod) (sum, unmanaged int, err error) {
+func (s *scales) sum(ctx context.Context, pods []*corev1.Pod) (sum, unmanaged int, err error) {
 	seen := make(map[types.UID]bool)
+	read := &others{kinds: make(map[string][]metav1.APIResource)}
 	for _, p := range pods {
 		ref := metav1.GetControllerOfNoCopy(p)
 		if ref == nil {
@@ -81,7 +89,7 @@ func (s *scales) sum(pods []*corev1.Pod) (sum, unmanaged int, err error) {
 		if seen[ref.UID] {
 			continue
 		}
-		top, n, err := s.of(p.Namespace, ref)
+		top, n, err := s.of(ctx, read, p.Namespace, ref)
 		if err != nil {
 			return 0, 0, fmt.Errorf("pod %s: %w", p.Name, err)
 		}
@@ -106,7 +114,7 @@ func find[T workload](get func(name string) (T, error), ref *metav1.OwnerReferen
 	obj, err := get(ref.Name)
 	var none T
 	if apierrors.IsNotFound(err) || err == nil && obj.GetUID() != ref.UID {
-		return none, fmt.Errorf("its controller, %s %s (uid %s), does not exist", ref.Kind, ref.Name, ref.UID)
+		return none, missing(ref)
 	}
 	if err != nil {
 		return none, err
@@ -114,9 +122,13 @@ func find[T workload](get func(name string) (T, error), ref *metav1.OwnerReferen
 	return obj, nil
 }
 
+func missing(ref *metav1.OwnerReference) error {
+	return fmt.Errorf("its controller, %s %s (uid %s), does not exist", ref.Kind, ref.Name, ref.UID)
+}
+
 // of returns how many pods the controller that ref names wants, and the uid of
 // who decides that: a deployment, for its sets.
-func (s *scales) of(ns string, ref *metav1.OwnerReference) (types.UID, int, error) {
+func (s *scales) of(ctx context.Context, read *others, ns string, ref *metav1.OwnerReference) (types.UID, int, error) {
 	gv, err := schema.ParseGroupVersion(ref.APIVersion)
 	if err != nil {
 		return "", 0, fmt.Errorf("read its controller reference: %w", err)
@@ -128,7 +140,7 @@ func (s *scales) of(ns string, ref *metav1.OwnerReference) (types.UID, int, erro
 			return "", 0, err
 		}
 		if up := metav1.GetControllerOfNoCopy(rs); up != nil && up.Kind == "Deployment" && up.APIVersion == appsv1.SchemeGroupVersion.String() {
-			return s.of(ns, up)
+			return s.of(ctx, read, ns, up)
 		}
 		return rs.UID, replicas(rs.Spec.Replicas), nil
 	case schema.GroupKind{Group: appsv1.GroupName, Kind: "Deployment"}:
@@ -156,7 +168,7 @@ func (s *scales) of(ns string, ref *metav1.OwnerReference) (types.UID, int, erro
 		}
 		return job.UID, atOnce(job), nil
 	}
-	return "", 0, fmt.Errorf("its controller, %s %s, is of a kind that does not say how many pods it wants", ref.Kind, ref.Name)
+	return s.ofOther(ctx, read, ns, ref)
 }
 
 // atOnce is how many pods of a job run side by side.
