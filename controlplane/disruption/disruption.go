@@ -51,8 +51,9 @@ const (
 // Config configures a Controller. The zero value is good.
 type Config struct {
 	Workers int // budgets worked on at once; zero means DefaultWorkers
-	// DeletionTimeout is how long a pod whose eviction was granted counts as gone
-	// although it is not being deleted; zero means DefaultDeletionTimeout.
+	// DeletionTimeout is how long a pod whose eviction was granted counts as gone, and one with
+	// the condition DisruptionTarget keeps it, although it is not being deleted; zero means
+	// DefaultDeletionTimeout.
 	DeletionTimeout time.Duration
 	// Scales reads the scale subresource of custom resources; nil means that none can say how
 	// many pods they want.
@@ -98,18 +99,20 @@ func (*Controller) Name() string { return "disruption-controller" }
 // Run keeps budgets until ctx is done. The informers must be running.
 func (c *Controller) Run(ctx context.Context) error {
 	q := loop.NewQueue(loop.Config[string]{Name: c.Name(), Do: c.sync, Workers: c.cfg.Workers, Log: c.log})
+	spared := loop.NewQueue(loop.Config[string]{Name: c.Name() + "-stale-pods", Do: c.spare, Workers: 1, Log: c.log})
 	var watches loop.Watches
 	watches.Add(loop.Watch(c.inf, func(key string) {
 		c.readSelector(key) // before sync lists pods: none that comes in between is missed
 		q.Add(key)
 	}))
 	watches.Add(c.watchPods(q.Add))
+	watches.Add(c.watchTargets(spared.Add))
 	stop, err := watches.All()
 	if err != nil {
 		return err
 	}
 	defer stop()
-	return q.Run(ctx)
+	return loop.Together(ctx, q.Run, spared.Run)
 }
 
 // watchPods calls add with each budget that covers a pod which has changed, or
