@@ -81,8 +81,15 @@ func NewPauses(least, most time.Duration) *Pauses {
 }
 
 // Left is how much longer to wait before the owner's pod at place, which has failed, may
-// be replaced. If that is zero, it is taken to be replaced now.
+// be replaced.
 func (p *Pauses) Left(owner, place string, now time.Time) time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.of[owner][place].Left(p.least, p.most, now)
+}
+
+// Replaced notes that the owner's pod at place, which had failed, was deleted to be replaced.
+func (p *Pauses) Replaced(owner, place string, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	places := p.of[owner]
@@ -90,16 +97,12 @@ func (p *Pauses) Left(owner, place string, now time.Time) time.Duration {
 		places = make(map[string]Pause)
 		p.of[owner] = places
 	}
-	if left := places[place].Left(p.least, p.most, now); left > 0 {
-		return left
-	}
 	for name, had := range places {
 		if now.Sub(had.Last) > 2*p.most {
 			delete(places, name)
 		}
 	}
 	places[place] = Pause{Failures: places[place].Failures + 1, Last: now}
-	return 0
 }
 
 // Forget drops what is known of an owner, which is gone or has been changed.

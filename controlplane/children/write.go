@@ -61,10 +61,21 @@ func (c *Children[T]) CreateOne(ctx context.Context, o Owner, child T) (T, error
 	return out, nil
 }
 
-// Delete deletes children, pods gracefully, and returns how many are gone or on their
+// Delete deletes children, pods gracefully, and returns those that are gone or on their
 // way. A child that another one of its name has replaced counts as gone.
-func (c *Children[T]) Delete(ctx context.Context, o Owner, children []T) (int, error) {
-	return each(len(children), func(i int) error { return c.delete(ctx, o, children[i]) })
+func (c *Children[T]) Delete(ctx context.Context, o Owner, children []T) (gone []T, err error) {
+	done := make([]bool, len(children))
+	_, err = each(len(children), func(i int) error {
+		err := c.delete(ctx, o, children[i])
+		done[i] = err == nil
+		return err
+	})
+	for i, child := range children {
+		if done[i] {
+			gone = append(gone, child)
+		}
+	}
+	return gone, err
 }
 
 func (c *Children[T]) delete(ctx context.Context, o Owner, child T) error {

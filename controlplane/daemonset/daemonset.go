@@ -23,7 +23,6 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
-	"strconv"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -221,7 +220,7 @@ func (c *Controller) look(ctx context.Context, key string, o children.Owner, ds 
 		return 0, err
 	}
 	l.manage(func(node string) time.Duration {
-		return c.pauses.Left(key, strconv.FormatInt(ds.Generation, 10)+"/"+node, l.now)
+		return c.pauses.Left(key, l.pause(node), l.now)
 	})
 	if ds.Spec.UpdateStrategy.Type == appsv1.RollingUpdateDaemonSetStrategyType {
 		l.roll()
@@ -242,10 +241,16 @@ func (c *Controller) act(ctx context.Context, o children.Owner, l *look) error {
 		c.cfg.Events.Event(l.ds, e.kind, e.reason, e.message)
 	}
 	l.toDelete = l.toDelete[:min(len(l.toDelete), children.MaxWrites)]
-	if _, err := c.pods.Delete(ctx, o, l.toDelete); err != nil {
+	gone, err := c.pods.Delete(ctx, o, l.toDelete)
+	for _, p := range gone {
+		if node, failed := l.failed[p.UID]; failed {
+			c.pauses.Replaced(l.ds.Namespace+"/"+l.ds.Name, l.pause(node), l.now)
+		}
+	}
+	if err != nil {
 		return err
 	}
 	slices.Sort(l.missing)
-	_, err := c.pods.Create(ctx, o, min(len(l.missing), children.MaxWrites), func(i int) *corev1.Pod { return l.pod(o, l.missing[i]) })
+	_, err = c.pods.Create(ctx, o, min(len(l.missing), children.MaxWrites), func(i int) *corev1.Pod { return l.pod(o, l.missing[i]) })
 	return err
 }

@@ -3,9 +3,11 @@ package daemonset
 // Tests of the controller in fake time.
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -286,6 +288,24 @@ func TestFailed(t *testing.T) {
 		got := apitest.Events(w.events)
 		if !slices.ContainsFunc(got, func(s string) bool { return strings.HasPrefix(s, want) }) {
 			t.Errorf("events %q", got)
+		}
+	}, node("a"), set())
+}
+
+// TestNotDeleted: a pod that could not be deleted was not replaced, and is no reason to wait.
+func TestNotDeleted(t *testing.T) {
+	run(t, func(w *world) {
+		var refused atomic.Int64
+		w.Failing(func(verb, resource, _ string) error {
+			if verb == "delete" && resource == "pods" && refused.Add(1) <= 5 {
+				return errors.New("no answer")
+			}
+			return nil
+		})
+		w.phase(corev1.PodFailed, "a")
+		w.settle(3 * time.Second)
+		if p := w.pods(); refused.Load() < 6 || len(p) != 1 || p[0].Status.Phase == corev1.PodFailed {
+			t.Errorf("after %d deletions: %v", refused.Load(), p)
 		}
 	}, node("a"), set())
 }

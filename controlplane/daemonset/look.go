@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -39,7 +40,8 @@ type look struct {
 
 	toDelete []*corev1.Pod
 	dying    map[types.UID]bool
-	missing  []string // nodes that are to get a pod
+	failed   map[types.UID]string // the nodes of those to be deleted that have ended
+	missing  []string             // nodes that are to get a pod
 	events   []event
 	again    time.Duration // when time alone will have changed something; zero for never
 }
@@ -49,7 +51,7 @@ type event struct{ kind, reason, message string }
 func (c *Controller) newLook(ctx context.Context, o children.Owner, ds *appsv1.DaemonSet, all []*revision.Revision, now *revision.Revision) (*look, error) {
 	l := &look{
 		ds: ds, fit: fitOf(ds), now: time.Now(), hash: now.Labels[appsv1.DefaultDaemonSetUniqueLabelKey],
-		hashes: make(map[string]bool), used: make(map[string]bool), dying: make(map[types.UID]bool),
+		hashes: make(map[string]bool), used: make(map[string]bool), dying: make(map[types.UID]bool), failed: make(map[types.UID]string),
 	}
 	same, err := revision.Same(all, &ds.Spec.Template)
 	if err != nil {
@@ -135,6 +137,11 @@ func (l *look) remove(pods ...*corev1.Pod) {
 	}
 }
 
+// pause is under which a node's failures are counted: those of another spec do not count.
+func (l *look) pause(node string) string {
+	return strconv.FormatInt(l.ds.Generation, 10) + "/" + node
+}
+
 // manage decides which nodes lack a pod and which pods are too much or have ended. wait
 // says how much longer one of a node that has failed is left alone.
 func (l *look) manage(wait func(node string) time.Duration) {
@@ -164,6 +171,7 @@ func (l *look) tidy(at *place, wait func(node string) time.Duration) {
 			}
 			l.say(corev1.EventTypeWarning, "FailedDaemonPod", "Found failed daemon pod %s/%s on node %s, will try to kill it", p.Namespace, p.Name, at.node)
 			l.remove(p)
+			l.failed[p.UID] = at.node
 		case p.Status.Phase == corev1.PodSucceeded:
 			if left := wait(at.node); left > 0 {
 				l.after(left)
@@ -171,6 +179,7 @@ func (l *look) tidy(at *place, wait func(node string) time.Duration) {
 			}
 			l.say(corev1.EventTypeNormal, "SucceededDaemonPod", "Found succeeded daemon pod %s/%s on node %s, will try to delete it", p.Namespace, p.Name, at.node)
 			l.remove(p)
+			l.failed[p.UID] = at.node
 		default:
 			run = append(run, p)
 		}

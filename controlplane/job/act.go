@@ -65,8 +65,8 @@ func (c *Controller) drop(ctx context.Context, o children.Owner, l *look, pods [
 
 func (c *Controller) delete(ctx context.Context, o children.Owner, l *look, pods []*corev1.Pod) error {
 	gone, err := c.pods.Delete(ctx, o, pods)
-	l.running -= gone
-	l.terminating += gone
+	l.running -= len(gone)
+	l.terminating += len(gone)
 	if err == nil {
 		l.ready -= len(children.Filter(pods, children.Ready))
 	}

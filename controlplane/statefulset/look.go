@@ -4,6 +4,7 @@ package statefulset
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"time"
 
@@ -116,6 +117,9 @@ func (l *look) after(d time.Duration) {
 		l.again = d
 	}
 }
+
+// place is under which an ordinal's failures are counted: those of another spec do not count.
+func (l *look) place(ordinal int) string { return fmt.Sprintf("%d/%d", l.set.Generation, ordinal) }
 
 // outdated tells whether p is not of the present template.
 func (l *look) outdated(p *corev1.Pod) bool { return revisionOf(p) != l.update.Name }

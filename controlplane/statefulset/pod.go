@@ -60,7 +60,7 @@ func (c *Controller) act(ctx context.Context, o children.Owner, l *look) error {
 		return err
 	}
 	for _, d := range l.removals[:min(len(l.removals), children.MaxWrites)] {
-		if err := c.remove(ctx, o, l.set, d); err != nil {
+		if err := c.remove(ctx, o, l, d); err != nil {
 			return err
 		}
 	}
@@ -78,7 +78,8 @@ func (c *Controller) act(ctx context.Context, o children.Owner, l *look) error {
 }
 
 // remove deletes a pod.
-func (c *Controller) remove(ctx context.Context, o children.Owner, set *appsv1.StatefulSet, d removal) error {
+func (c *Controller) remove(ctx context.Context, o children.Owner, l *look, d removal) error {
+	set := l.set
 	if d.failed {
 		c.cfg.Events.Eventf(set, corev1.EventTypeWarning, "RecreatingFailedPod", "StatefulSet %s/%s is recreating failed Pod %s", set.Namespace, set.Name, d.pod.Name)
 	}
@@ -89,6 +90,9 @@ func (c *Controller) remove(ctx context.Context, o children.Owner, set *appsv1.S
 	}
 	_, err := c.pods.Delete(ctx, o, []*corev1.Pod{d.pod})
 	c.tell(set, "Delete", err, "Pod %s in StatefulSet %s", d.pod.Name, set.Name)
+	if n, ok := ordinal(set.Name, d.pod.Name); err == nil && d.failed && ok {
+		c.pauses.Replaced(set.Namespace+"/"+set.Name, l.place(n), l.now)
+	}
 	return err
 }
 

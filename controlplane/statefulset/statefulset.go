@@ -22,7 +22,6 @@ package statefulset
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"time"
 
@@ -191,7 +190,7 @@ func (c *Controller) look(ctx context.Context, key string, o children.Owner, set
 	}
 	l := newLook(set, all, update, pods)
 	l.decide(func(ordinal int) time.Duration {
-		return c.pauses.Left(key, fmt.Sprintf("%d/%d", set.Generation, ordinal), l.now)
+		return c.pauses.Left(key, l.place(ordinal), l.now)
 	})
 	failed := c.act(ctx, o, l)
 	if failed == nil {

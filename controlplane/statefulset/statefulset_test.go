@@ -3,10 +3,12 @@ package statefulset
 // Tests of the controller in fake time.
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -296,6 +298,29 @@ func TestFailed(t *testing.T) {
 			if p := w.pods(); len(p) != 1 || p[0].Status.Phase == corev1.PodFailed {
 				t.Errorf("%d: not replaced: %v", i, p)
 			}
+		}
+	}, set())
+}
+
+// TestNotDeleted: a pod that could not be deleted was not replaced, and is no reason to wait.
+func TestNotDeleted(t *testing.T) {
+	run(t, func(w *world) {
+		var refused atomic.Int64
+		w.Failing(func(verb, resource, _ string) error {
+			if verb == "delete" && resource == "pods" && refused.Add(1) <= 5 {
+				return errors.New("no answer")
+			}
+			return nil
+		})
+		w.phase(corev1.PodFailed, 0)
+		w.settle(3 * time.Second)
+		if p := w.pods(); refused.Load() < 6 || len(p) != 1 || p[0].Status.Phase == corev1.PodFailed {
+			t.Errorf("after %d deletions: %v", refused.Load(), p)
+		}
+		w.phase(corev1.PodFailed, 0)
+		w.settle(children.DefaultMinBackoff)
+		if p := w.pods(); len(p) != 1 || p[0].Status.Phase == corev1.PodFailed {
+			t.Errorf("the second that failed was not replaced after the shortest pause: %v", p)
 		}
 	}, set())
 }
