@@ -223,11 +223,17 @@ func (s *search) earliest(o *offer) time.Time {
 	return first
 }
 
+// started is when a pod started, which its node says: not before it was made, and not later
+// than now.
 func (s *search) started(p *podInfo) time.Time {
-	if t := p.pod.Status.StartTime; t != nil {
-		return t.Time
+	t := p.pod.Status.StartTime
+	if t == nil || t.After(s.now) || p.pod.CreationTimestamp.After(s.now) {
+		return s.now
 	}
-	return s.now
+	if t.Before(&p.pod.CreationTimestamp) {
+		return p.pod.CreationTimestamp.Time
+	}
+	return t.Time
 }
 
 // moreImportant orders pods by priority and then by age.

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -141,6 +142,28 @@ func TestChoosesNode(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestClaimedStart: a node says when its pods started. It is not believed that one started before
+// it was made or is still to start.
+func TestClaimedStart(t *testing.T) {
+	made := func(second int64) func(*corev1.Pod) {
+		return func(p *corev1.Pod) { p.CreationTimestamp = metav1.Unix(1_000_000+second, 0) }
+	}
+	whole, p := asks("cpu", "2"), newPodInfo(testPod("p", both(asks("cpu", "2"), ranked(10))))
+	for range 20 { // wherever it begins
+		c := clusterOf([]*corev1.Node{testNode("liar", nil), testNode("honest", nil)},
+			testPod("young", both(whole, on("liar"), made(100), startedAt(-1_000_000))), testPod("old", both(whole, on("honest"), made(0), startedAt(1))))
+		if f := c.preempt(p, budgeted(t, nil)); f.node != "liar" {
+			t.Fatalf("chose %q, %q", f.node, f.why)
+		}
+	}
+	s := &search{now: time.Unix(2_000_000, 0)}
+	for _, tc := range []struct{ made, started, want int64 }{{0, 5, 5}, {10, 5, 10}, {0, 1_000_001, 1_000_000}, {1_000_002, 5, 1_000_000}} {
+		if got := s.started(newPodInfo(testPod("p", both(made(tc.made), startedAt(tc.started))))); got.Unix() != 1_000_000+tc.want {
+			t.Errorf("made at %d, says %d: %d, want %d", tc.made, tc.started, got.Unix()-1_000_000, tc.want)
+		}
 	}
 }
 
