@@ -124,8 +124,8 @@ func BenchmarkWake(b *testing.B) {
 	for i := range manyPods {
 		name := types.NamespacedName{Namespace: "ns", Name: fmt.Sprint("p", i)}
 		q.add(name, 0)
-		q.take(b.Context())
-		q.failed(name, q.changes, byRoom)
+		t, _ := q.take(b.Context())
+		q.failed(t, byRoom)
 	}
 	for b.Loop() {
 		q.changed(byLabels)

@@ -41,7 +41,7 @@ func (r *run) write(ctx context.Context, b binding) {
 	})
 	if loop.Broken(r.log, "pod "+name.String(), err) {
 		r.cache.forget(keyOf(b.pod.pod))
-		r.queue.failed(name, b.changes, 0)
+		r.queue.failed(b.turn, 0)
 	}
 }
 
@@ -60,18 +60,18 @@ func (r *run) bind(ctx context.Context, b binding) {
 	case err == nil:
 		r.event(pod, corev1.EventTypeNormal, "Scheduled",
 			fmt.Sprintf("Successfully assigned %s/%s to %s", pod.Namespace, pod.Name, b.node))
-		r.queue.remove(name)
+		r.queue.done(b.turn)
 	case ctx.Err() != nil:
 	case apierrors.IsNotFound(err), apierrors.IsConflict(err):
 		// Gone, made anew, or bound by somebody else: the watch will tell which.
 		r.log.Debug("pod was not bound", "pod", name, "node", b.node, "why", err)
 		r.cache.forget(keyOf(pod))
-		r.queue.failed(name, b.changes, 0)
+		r.queue.failed(b.turn, 0)
 	default:
 		r.log.Warn("bind pod; will retry", "pod", name, "node", b.node, "error", err)
 		r.cache.forget(keyOf(pod))
 		r.event(pod, corev1.EventTypeWarning, "FailedScheduling", fmt.Sprintf("binding rejected: %v", err))
-		r.queue.failed(name, b.changes, 0)
+		r.queue.failed(b.turn, 0)
 		r.queue.changed(byRoom | byPods) // the room it had taken is free again
 	}
 }

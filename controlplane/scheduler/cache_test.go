@@ -165,16 +165,16 @@ func TestRecreatedPod(t *testing.T) {
 func named(s string) types.NamespacedName { return types.NamespacedName{Namespace: "ns", Name: s} }
 
 // takes returns the name of the pod that is taken within d, or nothing.
-func takes(q *queue, d time.Duration) (string, moment) {
+func takes(q *queue, d time.Duration) (string, turn) {
 	end := time.Now().Add(d)
 	for {
-		w, changes, wait := q.poll(time.Now())
-		if w != nil {
-			return w.name.Name, changes
+		t, wait := q.poll(time.Now())
+		if t.waiting != nil {
+			return t.name.Name, t
 		}
 		if time.Now().Add(wait).After(end) {
 			<-time.After(time.Until(end))
-			return "", moment{}
+			return "", turn{}
 		}
 		<-time.After(wait)
 	}
@@ -199,10 +199,42 @@ func TestQueueOrder(t *testing.T) {
 	})
 }
 
+// TestQueueKeepsNew: what comes of a pod that was taken is nothing to one of the same name that was
+// added meanwhile, whether that has been taken too or not.
+func TestQueueKeepsNew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newQueue(Config{MinBackoff: time.Second, MaxBackoff: time.Second, Recheck: time.Minute})
+		take := func(step string) turn {
+			t.Helper()
+			got, taken := takes(q, time.Second)
+			if got != "p" {
+				t.Fatalf("%s: took %q", step, got)
+			}
+			return taken
+		}
+		q.add(named("p"), 0)
+		old := take("new")
+		q.add(named("p"), 0)
+		q.done(old)
+		old = take("changed, and then bound as it was")
+		q.remove(named("p"))
+		q.add(named("p"), 0)
+		q.done(old)
+		anew := take("made anew")
+		q.done(old)
+		q.failed(old, 0)
+		q.failed(anew, 0)
+		q.done(take("made anew and taken, and the old one is done"))
+		if len(q.pods) != 0 {
+			t.Error("it is bound and still known")
+		}
+	})
+}
+
 func TestQueueParksAndWakes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newQueue(Config{MinBackoff: time.Second, MaxBackoff: 4 * time.Second, Recheck: time.Minute})
-		expect := func(step, want string, within time.Duration) moment {
+		expect := func(step, want string, within time.Duration) turn {
 			t.Helper()
 			got, changes := takes(q, within)
 			if got != want {
@@ -212,32 +244,32 @@ func TestQueueParksAndWakes(t *testing.T) {
 		}
 		q.add(named("p"), 0)
 		seen := expect("new", "p", 0)
-		q.failed(named("p"), seen, byRoom)
+		q.failed(seen, byRoom)
 		expect("parked", "", 59*time.Second)
 		seen = expect("looked at again though nothing changed", "p", time.Second)
 
-		q.failed(named("p"), seen, byRoom)
+		q.failed(seen, byRoom)
 		q.changed(byRoom)
 		expect("changed, backing off", "", 1999*time.Millisecond)
 		seen = expect("changed, after its second back-off", "p", time.Millisecond)
 
 		q.changed(byRoom) // while it is being decided about
-		q.failed(named("p"), seen, byRoom)
+		q.failed(seen, byRoom)
 		seen = expect("changed meanwhile, after its third back-off", "p", 4*time.Second)
 
-		q.failed(named("p"), seen, 0)
+		q.failed(seen, 0)
 		seen = expect("not its fault, at the longest back-off", "p", 4*time.Second)
 
-		q.failed(named("p"), seen, byRoom)
+		q.failed(seen, byRoom)
 		q.add(named("p"), 0)
 		seen = expect("changed itself", "p", 0)
 
 		q.add(named("p"), 0) // while it is being decided about
-		q.failed(named("p"), seen, byRoom)
+		q.failed(seen, byRoom)
 		seen = expect("changed itself meanwhile", "p", 0)
 
 		q.remove(named("p"))
-		q.failed(named("p"), seen, 0)
+		q.failed(seen, 0)
 		expect("removed", "", 2*time.Minute)
 		if len(q.pods) != 0 || q.later.Len() != 0 || q.now.Len() != 0 {
 			t.Errorf("left over: %d %d %d", len(q.pods), q.later.Len(), q.now.Len())
@@ -253,7 +285,7 @@ func TestQueueWakesWhatItHelps(t *testing.T) {
 		for name, what := range needs {
 			q.add(named(name), 0)
 			_, seen := takes(q, 0)
-			q.failed(named(name), seen, what)
+			q.failed(seen, what)
 		}
 		<-time.After(2 * time.Second)
 		for _, step := range []struct {

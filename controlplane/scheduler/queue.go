@@ -41,6 +41,12 @@ type queue struct {
 	changes moment  // what might have helped parked pods
 }
 
+// A turn is a pod that was taken, and what had happened by then that might help it.
+type turn struct {
+	*waiting
+	changes moment
+}
+
 // A moment counts what has happened that might help parked pods. Pods come on nodes all
 // the time and help few, so they are counted apart.
 type moment struct{ others, pods uint64 }
@@ -90,6 +96,20 @@ func (q *queue) remove(name types.NamespacedName) {
 		delete(q.pods, name)
 	}
 }
+
+// done forgets a pod that was taken, unless it, or another of its name, has been added again
+// meanwhile.
+func (q *queue) done(t turn) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.awaitedLocked(t) {
+		delete(q.pods, t.name)
+	}
+}
+
+// awaitedLocked tells whether what comes of t is still to be told: it is the pod that is known
+// under the name, and has not been added again since it was taken.
+func (q *queue) awaitedLocked(t turn) bool { return q.pods[t.name] == t.waiting && t.in == nil }
 
 // moveLocked puts w into a heap, out of the one it is in.
 func (q *queue) moveLocked(w *waiting, to *podHeap) {
@@ -143,27 +163,26 @@ func (q *queue) rouse(names ...types.NamespacedName) {
 }
 
 // take waits for a pod that is ready and takes it. The pod stays known: one of
-// add, failed or remove must follow. changes is for failed. ok is false if ctx
-// is done.
-func (q *queue) take(ctx context.Context) (name types.NamespacedName, changes moment, ok bool) {
+// add, failed, done or remove must follow. ok is false if ctx is done.
+func (q *queue) take(ctx context.Context) (t turn, ok bool) {
 	for ctx.Err() == nil {
-		w, changes, wait := q.poll(time.Now())
-		if w != nil {
-			return w.name, changes, true
+		next, wait := q.poll(time.Now())
+		if next.waiting != nil {
+			return next, true
 		}
-		t := time.NewTimer(wait)
+		timer := time.NewTimer(wait)
 		select {
 		case <-ctx.Done():
 		case <-q.wake:
-		case <-t.C:
+		case <-timer.C:
 		}
-		t.Stop()
+		timer.Stop()
 	}
-	return types.NamespacedName{}, moment{}, false
+	return turn{}, false
 }
 
 // poll takes a pod that is ready, or says how long to wait for one.
-func (q *queue) poll(now time.Time) (*waiting, moment, time.Duration) {
+func (q *queue) poll(now time.Time) (turn, time.Duration) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for q.later.Len() > 0 && !q.later.pods[0].due.After(now) {
@@ -172,24 +191,24 @@ func (q *queue) poll(now time.Time) (*waiting, moment, time.Duration) {
 	if q.now.Len() > 0 {
 		w := q.now.pods[0]
 		q.moveLocked(w, nil)
-		return w, q.changes, 0
+		return turn{w, q.changes}, 0
 	}
 	if q.later.Len() > 0 {
-		return nil, moment{}, q.later.pods[0].due.Sub(now)
+		return turn{}, q.later.pods[0].due.Sub(now)
 	}
-	return nil, moment{}, q.cfg.Recheck
+	return turn{}, q.cfg.Recheck
 }
 
 // failed puts back a pod that found no node. It is parked until something that it
 // needs changes, unless anything has changed since it was taken; then it comes back
 // after its back-off. So does one that needs nothing: the fault was not the pod's.
-func (q *queue) failed(name types.NamespacedName, changes moment, needs cause) {
+func (q *queue) failed(t turn, needs cause) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	w := q.pods[name]
-	if w == nil || w.in != nil {
+	if !q.awaitedLocked(t) {
 		return // gone, or added again meanwhile
 	}
+	w, changes := t.waiting, t.changes
 	now := time.Now()
 	w.tries++
 	w.ready = now.Add(backoff(w.tries, q.cfg.MinBackoff, q.cfg.MaxBackoff))

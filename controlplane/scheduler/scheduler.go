@@ -142,11 +142,11 @@ type run struct {
 
 // A binding is a decision on its way to the API server.
 type binding struct {
-	pod     *podInfo
-	node    string // empty if it fits nowhere
-	why     string // then, what kept it out
-	changes moment
-	evicts  *preemption // then, what is done about it; nil for nothing
+	pod    *podInfo
+	node   string // empty if it fits nowhere
+	why    string // then, what kept it out
+	turn   turn
+	evicts *preemption // then, what is done about it; nil for nothing
 }
 
 func (r *run) podEvents() clientcache.ResourceEventHandler {
@@ -277,30 +277,34 @@ func offers(before, now *corev1.Node) cause {
 // decide takes pods from the queue, one by one, until ctx is done.
 func (r *run) decide(ctx context.Context) error {
 	for {
-		name, changes, ok := r.queue.take(ctx)
+		t, ok := r.queue.take(ctx)
 		if !ok {
 			return nil
 		}
+		name := t.name
 		pod, err := r.pods.Pods(name.Namespace).Get(name.Name)
-		if err != nil || !r.mine(pod) || r.cache.has(keyOf(pod)) {
-			r.queue.remove(name)
+		if err != nil || !r.mine(pod) {
+			r.queue.done(t)
 			continue
 		}
+		if r.cache.has(keyOf(pod)) {
+			continue // it is being bound: who does that tells what came of it
+		}
 		p := newPodInfo(pod)
-		b := binding{pod: p, changes: changes}
+		b := binding{pod: p, turn: t}
 		var needs cause
 		err = loop.Protect(func() error {
 			b.node, b.why, needs = r.cache.place(p)
 			return nil
 		})
 		if loop.Broken(r.log, "pod "+name.String(), err) {
-			r.queue.failed(name, changes, 0)
+			r.queue.failed(t, 0)
 			continue
 		}
 		if b.node == "" {
 			// Parked before it is told, so that nothing that happens meanwhile
 			// is missed.
-			r.queue.failed(name, changes, needs)
+			r.queue.failed(t, needs)
 			var told bool
 			if b, told = r.wantsSearch(b, needs); !told {
 				continue
