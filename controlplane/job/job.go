@@ -123,6 +123,11 @@ func (c *Controller) Run(ctx context.Context) error {
 	return loop.Together(ctx, jobs.Run, strays.Run)
 }
 
+// elsewhere tells whether another controller manages j.
+func elsewhere(j *batchv1.Job) bool {
+	return j.Spec.ManagedBy != nil && *j.Spec.ManagedBy != batchv1.JobControllerName
+}
+
 // matching returns the keys of the Jobs that might adopt p.
 func (c *Controller) matching(p *corev1.Pod) []string {
 	jobs, err := c.jobs.Jobs(p.Namespace).List(labels.Everything())
@@ -151,8 +156,8 @@ func (c *Controller) sync(ctx context.Context, key string) (time.Duration, error
 		// was written here, and that brings another look.
 		return 0, nil
 	}
-	if by := job.Spec.ManagedBy; by != nil && *by != batchv1.JobControllerName {
-		return 0, nil // another controller's
+	if elsewhere(job) {
+		return 0, nil
 	}
 	selector, err := metav1.LabelSelectorAsSelector(job.Spec.Selector)
 	if err != nil || selector.Empty() {

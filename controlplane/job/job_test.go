@@ -351,3 +351,24 @@ func TestManagedElsewhere(t *testing.T) {
 		}
 	}, newJob(func(s *batchv1.JobSpec) { s.ManagedBy = ptr.To("example.com/other") }))
 }
+
+// TestFinishedElsewhere: the pods of a Job that another controller manages keep their finalizer,
+// which that controller takes off, also once the Job has finished.
+func TestFinishedElsewhere(t *testing.T) {
+	job := newJob(func(s *batchv1.JobSpec) { s.ManagedBy = ptr.To("example.com/other") })
+	job.Status.Conditions = []batchv1.JobCondition{{Type: batchv1.JobComplete, Status: corev1.ConditionTrue}}
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+		Name: "p", Namespace: "ns", Labels: job.Spec.Selector.MatchLabels, Finalizers: []string{batchv1.JobTrackingFinalizer},
+		OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(job, batchv1.SchemeGroupVersion.WithKind("Job"))},
+	}}
+	run(t, func(w *world) {
+		for _, step := range []string{"at first", "ended"} {
+			if step == "ended" {
+				w.succeed(p)
+			}
+			if list := w.pods(); len(list) != 1 || !tracked(list[0]) {
+				t.Errorf("%s: %v", step, list)
+			}
+		}
+	}, job, p)
+}

@@ -52,17 +52,21 @@ func (c *Controller) watchStrays(add func(key string)) (stop func(), err error) 
 	return watches.All()
 }
 
-// counted tells whether the cache knows a Job that will count p.
+// keeps tells whether j keeps its pods' finalizer: it will count them, or another controller
+// manages it and takes the finalizer off itself.
+func keeps(j *batchv1.Job) bool { return !finished(j) || elsewhere(j) }
+
+// counted tells whether the cache knows a Job that keeps p.
 func (c *Controller) counted(p *corev1.Pod) bool {
 	ref := metav1.GetControllerOfNoCopy(p)
 	if ref == nil {
 		return len(c.matching(p)) > 0
 	}
 	j, err := c.jobs.Jobs(p.Namespace).Get(ref.Name)
-	return err == nil && j.UID == ref.UID && !finished(j)
+	return err == nil && j.UID == ref.UID && keeps(j)
 }
 
-// stray takes the finalizer off the pod at key if no Job will. The cache of Jobs
+// stray takes the finalizer off the pod at key if no Job keeps it. The cache of Jobs
 // may be behind that of pods, so the server is asked.
 func (c *Controller) stray(ctx context.Context, key string) (time.Duration, error) {
 	obj, exists, err := c.podInf.GetStore().GetByKey(key)
@@ -75,7 +79,7 @@ func (c *Controller) stray(ctx context.Context, key string) (time.Duration, erro
 		if err != nil && !apierrors.IsNotFound(err) {
 			return 0, fmt.Errorf("look up job %s: %w", ref.Name, err)
 		}
-		if err == nil && j.UID == ref.UID && !finished(j) {
+		if err == nil && j.UID == ref.UID && keeps(j) {
 			return 0, nil
 		}
 	}
