@@ -89,6 +89,26 @@ func TestTokenSources(t *testing.T) {
 	}
 }
 
+// --print-config prints no token, wherever that is from.
+func TestPrintConfigHasNoToken(t *testing.T) {
+	const secret = "0123456789abcdef"
+	for name, args := range map[string][]string{"environment": nil, "flag": {"--token", "abcdef." + secret}} {
+		t.Run(name, func(t *testing.T) {
+			t.Setenv(tokenEnv, "abcdef."+secret)
+			var out strings.Builder
+			root := newRoot()
+			root.SetOut(&out)
+			root.SetArgs(append([]string{"--print-config", "--server", "https://127.0.0.1:1", "--node-name", "n"}, args...))
+			if err := root.ExecuteContext(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if !strings.Contains(out.String(), "token was given, and is not printed") || strings.Contains(out.String(), secret) {
+				t.Errorf("printed:\n%s", &out)
+			}
+		})
+	}
+}
+
 // What is wrong with the token or the CA's hash is found before anything is made.
 func TestBadTokenMakesNothing(t *testing.T) {
 	for want, args := range map[string][]string{

@@ -235,7 +235,7 @@ func writeConfig(w io.Writer, f *pflag.FlagSet) error {
 			heading = s
 			fmt.Fprintf(&b, "\n# %s\n", heading)
 		}
-		if flag.Changed && IsSecret(flag) {
+		if IsSecret(flag) && flag.Value.String() != "" { // it may be from elsewhere than the flag
 			fmt.Fprintf(&b, "# %s was given, and is not printed\n", flag.Name)
 			return
 		}
