@@ -15,6 +15,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
 
 	"github.com/hawser-project/hawser/auth"
 	"github.com/hawser-project/hawser/cmd/lab"
@@ -150,7 +151,12 @@ func (c *cluster) metrics(t *testing.T) map[string]float64 {
 // metricsAt are those that the API has at a path, by name and labels.
 func (c *cluster) metricsAt(t *testing.T, path string) map[string]float64 {
 	t.Helper()
-	body, err := c.client.Discovery().RESTClient().Get().AbsPath(path).Stream(t.Context())
+	return metricsBy(t, c.client.Discovery().RESTClient(), path)
+}
+
+func metricsBy(t *testing.T, client rest.Interface, path string) map[string]float64 {
+	t.Helper()
+	body, err := client.Get().AbsPath(path).Stream(t.Context())
 	must(t, err)
 	defer body.Close()
 	out := map[string]float64{}

@@ -21,6 +21,7 @@ import (
 	apiserverapi "k8s.io/apiserver/pkg/apis/apiserver"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/authenticatorfactory"
+	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/authorization/authorizerfactory"
 	"k8s.io/apiserver/pkg/authorization/path"
@@ -29,8 +30,11 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/server/healthz"
 	"k8s.io/apiserver/pkg/server/mux"
+	"k8s.io/client-go/kubernetes"
+	clientrest "k8s.io/client-go/rest"
 	"k8s.io/component-base/metrics/legacyregistry"
 
+	"github.com/hawser-project/hawser/cmd/internal/doorman"
 	"github.com/hawser-project/hawser/controlplane/apiserver"
 )
 
@@ -39,6 +43,12 @@ const (
 	goodbye = 5 * time.Second
 	// reviewCache is how long an answer of the cluster about a caller is good for.
 	reviewCache = 10 * time.Second
+	// reviewQPS and reviewBurst bound how often the cluster is asked about callers, as in
+	// k8s.io/apiserver/pkg/server/options/authentication.go.
+	reviewQPS, reviewBurst = 200, 400
+	// healthStrangers is how many connections to the port may be there that have shown no
+	// user yet.
+	healthStrangers = 256
 )
 
 // reviewRetry bounds how often the cluster is asked about one request.
@@ -50,46 +60,92 @@ type health struct {
 	server   *http.Server
 }
 
-// newHealth opens the port. Who a caller is and what that may read is asked of the
-// cluster (TokenReview, SubjectAccessReview), which also says by which authority
-// it knows client certificates.
+// newHealth opens the port.
 func newHealth(ctx context.Context, b *hubBeside) (*health, error) {
-	h := &health{}
-	authn, _, err := authenticatorfactory.DelegatingAuthenticatorConfig{
-		Anonymous:               &apiserverapi.AnonymousAuthConfig{Enabled: true},
-		TokenAccessReviewClient: b.api.AuthenticationV1(), TokenAccessReviewTimeout: reviewCache,
-		WebhookRetryBackoff: &reviewRetry, CacheTTL: reviewCache,
-		ClientCertificateCAContentProvider: b.clients,
-	}.New()
+	authn, authz, err := b.reviews()
 	if err != nil {
 		return nil, fmt.Errorf("the authorization of --health-port: %w", err)
 	}
-	public, err := path.NewAuthorizer([]string{"/healthz", "/livez", "/readyz", "/livez/*", "/readyz/*"})
+	door, err := doorman.New(doorman.Config{Server: "health", Limit: healthStrangers, Log: b.log, Metrics: b.metrics})
 	if err != nil {
-		return nil, fmt.Errorf("the authorization of --health-port: %w", err)
+		return nil, err
 	}
-	asked, err := authorizerfactory.DelegatingAuthorizerConfig{
-		SubjectAccessReviewClient: b.api.AuthorizationV1(),
-		AllowCacheTTL:             reviewCache, DenyCacheTTL: reviewCache, WebhookRetryBackoff: &reviewRetry,
-	}.New()
-	if err != nil {
-		return nil, fmt.Errorf("the authorization of --health-port: %w", err)
-	}
-	authz, err := union.New(
-		union.NamedAuthorizer{AuthorizerName: "public", Authorizer: public},
-		union.NamedAuthorizer{AuthorizerName: "cluster", Authorizer: asked})
-	if err != nil {
-		return nil, fmt.Errorf("the authorization of --health-port: %w", err)
-	}
-	h.server = &http.Server{
-		Handler: guarded(b.pages(), authn, authz), ReadHeaderTimeout: goodbye, IdleTimeout: time.Minute,
+	h := &health{server: &http.Server{
+		Handler: door.Handler(guarded(b.pages(), authn, authz)), ReadHeaderTimeout: goodbye, IdleTimeout: time.Minute,
 		// A certificate is verified, like a token, by the authenticator: the authority
 		// may change while connections stand.
 		TLSConfig: &tls.Config{GetCertificate: b.shown.GetCertificate, ClientAuth: tls.RequestClientCert, MinVersion: tls.VersionTLS12},
 		ErrorLog:  slog.NewLogLogger(b.log.Handler(), slog.LevelDebug),
+	}}
+	l, err := listen(ctx, "--health-port", b.o.listenAddress(b.o.beside.healthPort))
+	if err != nil {
+		return nil, err
 	}
-	h.listener, err = listen(ctx, "--health-port", b.o.listenAddress(b.o.beside.healthPort))
-	return h, err
+	h.listener = door.Listener(l)
+	return h, nil
+}
+
+// reviews ask the cluster who a caller is and what that may read (TokenReview,
+// SubjectAccessReview). The cluster also says by which authority it knows client
+// certificates. Their client is their own: strangers have them ask, and what the hub itself
+// asks must not wait for that.
+func (b *hubBeside) reviews() (authenticator.Request, authorizer.Authorizer, error) {
+	conf := clientrest.AddUserAgent(clientrest.CopyConfig(b.client), "hub-reviews")
+	conf.QPS, conf.Burst = reviewQPS, reviewBurst
+	api, err := kubernetes.NewForConfig(conf)
+	if err != nil {
+		return nil, nil, err
+	}
+	authn, _, err := authenticatorfactory.DelegatingAuthenticatorConfig{
+		Anonymous:               &apiserverapi.AnonymousAuthConfig{Enabled: true},
+		TokenAccessReviewClient: api.AuthenticationV1(), TokenAccessReviewTimeout: reviewCache,
+		WebhookRetryBackoff: &reviewRetry, CacheTTL: reviewCache,
+		ClientCertificateCAContentProvider: b.clients,
+	}.New()
+	if err != nil {
+		return nil, nil, err
+	}
+	public, err := path.NewAuthorizer([]string{"/healthz", "/livez", "/readyz", "/livez/*", "/readyz/*"})
+	if err != nil {
+		return nil, nil, err
+	}
+	asked, err := authorizerfactory.DelegatingAuthorizerConfig{
+		SubjectAccessReviewClient: api.AuthorizationV1(),
+		AllowCacheTTL:             reviewCache, DenyCacheTTL: reviewCache, WebhookRetryBackoff: &reviewRetry,
+	}.New()
+	if err != nil {
+		return nil, nil, err
+	}
+	authz, err := union.New(
+		union.NamedAuthorizer{AuthorizerName: "public", Authorizer: public},
+		union.NamedAuthorizer{AuthorizerName: "cluster", Authorizer: asked})
+	return seen(authn), refusing(authz), err
+}
+
+// seen tells the doorman of each caller whom the cluster knows, and of each that shows
+// what is of nobody's.
+func seen(authn authenticator.Request) authenticator.Request {
+	return authenticator.RequestFunc(func(r *http.Request) (*authenticator.Response, bool, error) {
+		resp, ok, err := authn.AuthenticateRequest(r)
+		switch {
+		case !ok:
+			doorman.Seen(r.Context(), false)
+		case resp.User.GetName() != user.Anonymous:
+			doorman.Seen(r.Context(), true)
+		}
+		return resp, ok, err
+	})
+}
+
+// refusing tells the doorman of each caller who shows nothing and may not have what it asks for.
+func refusing(authz authorizer.Authorizer) authorizer.Authorizer {
+	return authorizer.AuthorizerFunc(func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+		decision, reason, err := authz.Authorize(ctx, a)
+		if decision != authorizer.DecisionAllow && a.GetUser().GetName() == user.Anonymous {
+			doorman.Seen(ctx, false)
+		}
+		return decision, reason, err
+	})
 }
 
 // pages are what the port serves.
