@@ -30,17 +30,19 @@ func newServerDrain() *cobra.Command {
 		Short: "Have the server of a data directory hand its work over and end, and wait for that",
 		Long: "Sends SIGTERM to the server of --data-dir on this machine and waits until it has ended. The server fails /readyz and\n" +
 			"has its agents begin sessions with their other servers. Only then it takes no more connections. It answers the\n" +
-			"requests that it has, and streams have its --graceful-shutdown-timeout to end.",
+			"requests that it has, and streams have its --graceful-shutdown-timeout to end. An interrupt ends the wait and not the\n" +
+			"drain.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return drainServer(cmd.Context(), cmd.OutOrStdout(), dir)
+			return drainServer(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), dir)
 		},
 	}
 	cmd.Flags().StringVar(&dir, "data-dir", setup.ServerDir, "directory of the server")
 	return cmd
 }
 
-func drainServer(ctx context.Context, out io.Writer, dir string) error {
+// drainServer tells progress that it waits, and out how it went.
+func drainServer(ctx context.Context, out, progress io.Writer, dir string) error {
 	f, err := os.Open(filepath.Join(dir, lockFile))
 	if errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("--data-dir: %s is no server's data directory: name the one that the server was started with", dir)
@@ -58,13 +60,47 @@ func drainServer(ctx context.Context, out io.Writer, dir string) error {
 		return err
 	}
 	defer func() { _ = p.Release() }()
-	// Looked at after the process was found: it is the server's if that holds the lock.
-	if now, _ := readLock(f); now != pid || !held(f) {
+	// All of it is looked at after the process was found, and the lock last: that is held in
+	// all PID namespaces, and the number is of the server's.
+	open, err := hasOpen(pid, f)
+	switch now, _ := readLock(f); {
+	case now != pid || !held(f):
 		return fmt.Errorf("no server runs on %s: there is nothing to drain", dir)
+	case err != nil:
+		return fmt.Errorf("see whether process %d is the server: %w: run this as the server's user", pid, err)
+	case !open:
+		return fmt.Errorf("the server of %s is in another PID namespace: run this there, or stop its pod", dir)
 	}
 	if err := p.Signal(syscall.SIGTERM); err != nil {
 		return fmt.Errorf("stop the server, process %d: %w", pid, err)
 	}
+	if _, err := fmt.Fprintf(progress, "waiting until the server, process %d, has handed its work over\n", pid); err != nil {
+		return err
+	}
+	return awaitDrained(ctx, out, p, f)
+}
+
+// hasOpen says whether a process of this PID namespace, and not this one, has the file f open.
+func hasOpen(pid int, f *os.File) (bool, error) {
+	want, err := f.Stat()
+	if err != nil || pid == os.Getpid() {
+		return false, err
+	}
+	dir := filepath.Join("/proc", strconv.Itoa(pid), "fd")
+	fds, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	for _, fd := range fds {
+		if got, gone := os.Stat(filepath.Join(dir, fd.Name())); gone == nil && os.SameFile(got, want) {
+			return true, nil
+		}
+	}
+	return false, err
+}
+
+// awaitDrained waits until p has ended, which had f as its lock.
+func awaitDrained(ctx context.Context, out io.Writer, p *os.Process, f *os.File) error {
 	t := time.NewTicker(drainPoll)
 	defer t.Stop()
 	for {
@@ -73,7 +109,7 @@ func drainServer(ctx context.Context, out io.Writer, dir string) error {
 		now, said := readLock(f)
 		switch {
 		case !gone:
-		case now != pid:
+		case now != p.Pid:
 			_, err := fmt.Fprintln(out, "drained: another server runs there already, see the log of the one before")
 			return err
 		case said == "":

@@ -1,0 +1,115 @@
+package main
+
+// Which process hawser server drain signals, and what ends its wait.
+
+import (
+	"bufio"
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/hawser-project/hawser/cmd/internal/setup"
+)
+
+// aProcess starts a process that ends when its input does. A deaf one does not mind
+// SIGTERM. It has a file open, which may be nil.
+func aProcess(t *testing.T, deaf bool, file *os.File) (cmd *exec.Cmd, ended <-chan struct{}) {
+	t.Helper()
+	script := "echo ready; read x"
+	if deaf {
+		script = "trap '' TERM; " + script
+	}
+	cmd = exec.Command("sh", "-c", script)
+	if file != nil {
+		cmd.ExtraFiles = []*os.File{file}
+	}
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err = cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	line, err := bufio.NewReader(out).ReadString('\n')
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		_ = cmd.Wait()
+	}()
+	t.Cleanup(func() {
+		_ = in.Close()
+		<-over
+	})
+	if line != "ready\n" {
+		t.Fatal(line, err)
+	}
+	return cmd, over
+}
+
+// TestDrainOfAnotherNamespace: the lock is held, and the number in it is here that of a
+// process that has nothing to do with the server. It is left alone.
+func TestDrainOfAnotherNamespace(t *testing.T) {
+	dir := t.TempDir()
+	unlock, err := setup.Lock(dir, lockFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unlock()
+	cmd, ended := aProcess(t, false, nil)
+	for _, pid := range []int{cmd.Process.Pid, os.Getpid(), 1 << 30} {
+		if err = os.WriteFile(filepath.Join(dir, lockFile), []byte(strconv.Itoa(pid)+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		var out strings.Builder
+		err = drainServer(t.Context(), &out, &out, dir)
+		if err == nil || err.Error() != "the server of "+dir+" is in another PID namespace: run this there, or stop its pod" || out.String() != "" {
+			t.Errorf("process %d: %v, %q", pid, err, &out)
+		}
+	}
+	_ = cmd.Process.Kill()
+	<-ended
+	if s, _ := cmd.ProcessState.Sys().(syscall.WaitStatus); s.Signal() != syscall.SIGKILL {
+		t.Errorf("the other process ended with %v", s.Signal())
+	}
+}
+
+// stopper calls itself when something is written.
+type stopper func()
+
+func (f stopper) Write(p []byte) (int, error) {
+	f()
+	return len(p), nil
+}
+
+// TestDrainInterrupted: an interrupt ends the wait for a server that takes its time.
+func TestDrainInterrupted(t *testing.T) {
+	dir := t.TempDir()
+	file, err := os.Create(filepath.Join(dir, lockFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	if err = syscall.Flock(int(file.Fd()), syscall.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	cmd, _ := aProcess(t, true, file)
+	if _, err = file.WriteString(strconv.Itoa(cmd.Process.Pid) + "\n"); err != nil {
+		t.Fatal(err)
+	}
+	ctx, interrupt := context.WithCancel(t.Context())
+	defer interrupt()
+	var out strings.Builder
+	err = drainServer(ctx, &out, stopper(interrupt), dir)
+	if err == nil || err.Error() != "not waited any longer: the server goes on draining" || out.String() != "" {
+		t.Errorf("%v, %q", err, &out)
+	}
+}
