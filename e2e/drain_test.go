@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -30,13 +31,24 @@ type lone struct {
 // startLone starts a server and returns once it is ready.
 func startLone(t *testing.T, dir string, args ...string) *lone {
 	t.Helper()
-	under, _ := bin(t)
-	port, log := await.FreePort(t), &lines{}
+	return startLoneAt(t, await.FreePort(t), nil, dir, args...)
+}
+
+// startLoneAt starts it at a port, in a mount namespace of its own by the command under, if
+// there is one.
+func startLoneAt(t *testing.T, port int, under []string, dir string, args ...string) *lone {
+	t.Helper()
+	programs, _ := bin(t)
+	log := &lines{}
 	s := &lone{dir: dir, ended: make(chan struct{})}
 	s.addr = "127.0.0.1:" + strconv.Itoa(port)
-	s.Cmd = exec.Command(filepath.Join(under, "hawser"), append([]string{
-		"server", "--data-dir", dir, "--bind-address", "127.0.0.1", "--secure-port", strconv.Itoa(port), "--connect-port", "0",
-	}, args...)...)
+	words := slices.Concat(under, []string{
+		filepath.Join(programs, "hawser"), "server", "--data-dir", dir, "--bind-address", "127.0.0.1", "--secure-port", strconv.Itoa(port), "--connect-port", "0",
+	}, args)
+	s.Cmd = exec.Command(words[0], words[1:]...)
+	if under != nil {
+		s.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS}
+	}
 	s.Stdout, s.Stderr = log, log
 	must(t, s.Start())
 	go func() {

@@ -22,7 +22,7 @@ import (
 
 // WriteKubeconfig writes to file (mode 0600) a kubeconfig with the client certificate of
 // that name for server, an https URL. It contains all data, so that it can be copied to
-// another machine.
+// another machine. A file that is so already is not written: there may be no space for another.
 func (p *PKI) WriteKubeconfig(file, server, name string) error {
 	ca, err := os.ReadFile(p.Path(CA, false))
 	if err != nil {
@@ -52,7 +52,13 @@ func (p *PKI) WriteKubeconfig(file, server, name string) error {
 	if err != nil {
 		return fmt.Errorf("encode kubeconfig: %w", err)
 	}
-	return writeFile(file, out, 0o600)
+	const mode = 0o600
+	if info, err := os.Lstat(file); err == nil && info.Mode() == mode {
+		if now, err := os.ReadFile(file); err == nil && bytes.Equal(now, out) {
+			return nil
+		}
+	}
+	return writeFile(file, out, mode)
 }
 
 // readCerts reads a file of one certificate or more.

@@ -150,6 +150,40 @@ func TestBrokenFilesAreNamed(t *testing.T) {
 	}
 }
 
+// TestKubeconfigIsKept: one that is as it should be is not written again, which a full disk
+// would not allow.
+func TestKubeconfigIsKept(t *testing.T) {
+	c := config(t)
+	p := ensure(t, c)
+	file := filepath.Join(c.Dir, "kubeconfig")
+	write := func(server string) os.FileInfo {
+		t.Helper()
+		if err := p.WriteKubeconfig(file, server, Admin); err != nil {
+			t.Fatal(err)
+		}
+		info, err := os.Stat(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if info.Mode() != 0o600 {
+			t.Errorf("mode %v", info.Mode())
+		}
+		return info
+	}
+	first := write("https://127.0.0.1:6443")
+	if again := write("https://127.0.0.1:6443"); !os.SameFile(first, again) {
+		t.Error("it was written again")
+	}
+	write("https://127.0.0.1:7443")
+	if !bytes.Contains(read(t, file), []byte(":7443")) {
+		t.Error("another server is not in it")
+	}
+	if err := os.Chmod(file, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	write("https://127.0.0.1:7443")
+}
+
 func TestKubeconfigIsComplete(t *testing.T) {
 	c := config(t)
 	p := ensure(t, c)

@@ -140,8 +140,17 @@ func (d *drain) end(log *slog.Logger) error {
 		os.Getpid(), d.moved.Load(), d.nodes.Load(), d.streams.Load(), d.cut.Load(), d.grace))
 }
 
+// say has text in the file. What is there is written over, which a full disk allows.
 func (d *drain) say(text string) error {
-	if err := os.WriteFile(d.file, []byte(text), 0o600); err != nil && !errors.Is(err, os.ErrNotExist) { // the directory is gone
+	f, err := os.OpenFile(d.file, os.O_WRONLY, 0)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil // the directory is gone
+	}
+	if err == nil {
+		_, err = f.WriteAt([]byte(text), 0)
+		err = errors.Join(err, f.Truncate(int64(len(text))), f.Close())
+	}
+	if err != nil {
 		return fmt.Errorf("--data-dir: %w", err)
 	}
 	return nil
