@@ -4,6 +4,7 @@
 package main
 
 import (
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"slices"
@@ -222,6 +223,44 @@ func (o *besideOptions) certificates(files *auth.Files) ([]auth.Expiring, error)
 			return nil, fmt.Errorf("--%s-cert-file and --%s-key-file: %w", p.name, p.name, err)
 		}
 		all = append(all, e)
+	}
+	return all, nil
+}
+
+// given are further certificates that the hub was given, by the names of their flags.
+func (o *besideOptions) given(files *auth.Files, client *clientrest.Config) ([]auth.Expiring, error) {
+	var all []auth.Expiring
+	if o.kubeletCert != "" {
+		e, err := expiringPair(files, "kubelet-client-certificate", o.kubeletCert, o.kubeletKey)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, e)
+	}
+	for name, file := range map[string]string{"kubelet-certificate-authority": o.kubeletCA, "agent-ca": o.agentCA, "client-ca-file": o.clientCA} {
+		if file == "" {
+			continue
+		}
+		e, err := expiringAuthority(files, name, file)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, e)
+	}
+	const name = "kubeconfig"
+	switch {
+	case len(client.CertData) > 0:
+		list, err := auth.ParseCertificates(client.CertData)
+		if err != nil {
+			return nil, fmt.Errorf("--%s: its client certificate: %w", name, err)
+		}
+		all = append(all, auth.Expiring{Name: name, Now: func() *x509.Certificate { return list[0] }})
+	case client.CertFile != "":
+		list, err := files.Authorities(client.CertFile) // as any list of certificates
+		if err != nil {
+			return nil, fmt.Errorf("--%s: its client certificate: %w", name, err)
+		}
+		all = append(all, auth.Expiring{Name: name, Now: func() *x509.Certificate { return list.Certificates()[0] }})
 	}
 	return all, nil
 }

@@ -251,3 +251,96 @@ func TestEtcdAuthorityEnds(t *testing.T) {
 	}
 	t.Errorf("watched are %v", all)
 }
+
+// TestGivenCertificatesEnd: what a hub was given is among the certificates that are watched.
+func TestGivenCertificatesEnd(t *testing.T) {
+	kubelet, client := newAuthority(t, "kubelet", time.Hour), newAuthority(t, "client", 2*time.Hour)
+	ca, agents := newAuthority(t, "kubelet-ca", 3*time.Hour), newAuthority(t, "agents", 4*time.Hour)
+	embedded, named := filepath.Join(t.TempDir(), "embedded"), filepath.Join(t.TempDir(), "named")
+	for file, user := range map[string]*clientcmdapi.AuthInfo{
+		embedded: {ClientCertificateData: readFile(t, client.cert), ClientKeyData: readFile(t, client.key)},
+		named:    {ClientCertificate: client.cert, ClientKey: client.key},
+	} {
+		c := clientcmdapi.NewConfig()
+		c.Clusters["c"], c.AuthInfos["u"] = &clientcmdapi.Cluster{Server: "https://192.0.2.1"}, user
+		c.Contexts["x"], c.CurrentContext = &clientcmdapi.Context{Cluster: "c", AuthInfo: "u"}, "x"
+		if err := clientcmd.WriteToFile(*c, file); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, tt := range [][2]string{{"agent-ca", embedded}, {"client-ca-file", named}} {
+		o, err := parse(t, "--kubeconfig", tt[1], "--"+tt[0], agents.cert, "--kubelet-certificate-authority", ca.cert,
+			"--kubelet-client-certificate", kubelet.cert, "--kubelet-client-key", kubelet.key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		metrics := prometheus.NewRegistry()
+		h := &hubBeside{o: o, files: &auth.Files{}, metrics: metrics, log: slog.New(slog.DiscardHandler)}
+		if h.client, err = o.beside.client(); err != nil {
+			t.Fatal(err)
+		}
+		if h.keys, err = pki.Ensure(pki.Config{Dir: filepath.Join(t.TempDir(), "pki"), Names: o.servingNames(), IPs: o.servingIPs(), HubOnly: true}); err != nil {
+			t.Fatal(err)
+		}
+		if err = h.watchCertificates(); err != nil {
+			t.Fatal(err)
+		}
+		for name, until := range map[string]time.Time{
+			tt[0]: agents.until, "kubelet-certificate-authority": ca.until, "kubelet-client-certificate": kubelet.until, "kubeconfig": client.until,
+		} {
+			if got, want := endOf(t, metrics, name), float64(until.Unix()); got != want {
+				t.Errorf("--%s: %s ends at %v, want %v", tt[0], name, got, want)
+			}
+		}
+	}
+}
+
+func readFile(t *testing.T, file string) []byte {
+	t.Helper()
+	b, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// TestAuthoritiesEnd: of the authorities in a file that one counts which is the next to end and
+// has no successor of its name.
+func TestAuthoritiesEnd(t *testing.T) {
+	for _, tt := range []struct {
+		names string
+		hours []time.Duration
+		want  int
+	}{
+		{"a", []time.Duration{1}, 0},
+		{"aa", []time.Duration{1, 3}, 1},
+		{"aa", []time.Duration{3, 1}, 0},
+		{"ab", []time.Duration{3, 1}, 1},
+		{"ab", []time.Duration{1, 3}, 0},
+		{"aba", []time.Duration{1, 3, 2}, 2},
+		{"ab", []time.Duration{-1, 3}, 1},
+		{"abc", []time.Duration{-1, 3, 2}, 2},
+		{"ab", []time.Duration{-1, -3}, 0},
+		{"ab", []time.Duration{-3, -1}, 1},
+	} {
+		var text []byte
+		for i, h := range tt.hours {
+			text = append(text, readFile(t, newAuthority(t, tt.names[i:i+1], h*time.Hour).cert)...)
+		}
+		file := filepath.Join(t.TempDir(), "ca.crt")
+		if err := os.WriteFile(file, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		list, err := auth.ParseCertificates(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		e, err := expiringAuthority(&auth.Files{}, "x", file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := e.Now(); !got.Equal(list[tt.want]) {
+			t.Errorf("%s, that end in %v: got %s, which ends %v", tt.names, tt.hours, got.Subject.CommonName, got.NotAfter)
+		}
+	}
+}

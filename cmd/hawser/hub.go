@@ -228,6 +228,11 @@ func (h *hubBeside) watchCertificates() error {
 	if err != nil {
 		return err
 	}
+	given, err := h.o.beside.given(h.files, h.client)
+	if err != nil {
+		return err
+	}
+	all = append(all, given...)
 	pairs := map[string][2]string{}
 	for _, name := range []string{pki.CA, pki.ClientCA, pki.Hub, pki.ConnectClient} {
 		pairs[name] = [2]string{h.keys.Path(name, false), h.keys.Path(name, true)}

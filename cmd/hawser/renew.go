@@ -90,13 +90,33 @@ func expiringPair(files *auth.Files, name, cert, key string) (auth.Expiring, err
 	return auth.Expiring{Name: name, Now: func() *x509.Certificate { return pair.Certificate().Leaf }}, nil
 }
 
-// expiringAuthority is the first certificate of a file of authorities.
+// expiringAuthority is the certificate of a file of authorities that is the next to end.
 func expiringAuthority(files *auth.Files, name, file string) (auth.Expiring, error) {
 	list, err := files.Authorities(file)
 	if err != nil {
 		return auth.Expiring{}, err
 	}
-	return auth.Expiring{Name: name, Now: func() *x509.Certificate { return list.Certificates()[0] }}, nil
+	return auth.Expiring{Name: name, Now: func() *x509.Certificate { return nextToEnd(list.Certificates(), time.Now()) }}, nil
+}
+
+// nextToEnd is the authority of a list that is the next to end. One that has ended, or has a
+// successor of the same name, does not count, unless all have ended.
+func nextToEnd(list []*x509.Certificate, now time.Time) *x509.Certificate {
+	last := map[string]*x509.Certificate{} // by name
+	for _, c := range list {
+		if had := last[string(c.RawSubject)]; had == nil || c.NotAfter.After(had.NotAfter) {
+			last[string(c.RawSubject)] = c
+		}
+	}
+	var next *x509.Certificate
+	for _, c := range last {
+		ended := c.NotAfter.Before(now)
+		switch {
+		case next == nil, next.NotAfter.Before(now) && c.NotAfter.After(next.NotAfter), !ended && c.NotAfter.Before(next.NotAfter):
+			next = c
+		}
+	}
+	return next
 }
 
 // certificates are all that this process uses. The port of the CONNECT front end shows
