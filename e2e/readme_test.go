@@ -72,7 +72,7 @@ func (r reader) does(t *testing.T, setting string) {
 			continue
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
-		cmd := exec.CommandContext(ctx, "sh", "-eux", "-c", b.Text)
+		cmd := exec.CommandContext(ctx, "sh", "-eux", "-c", "umask 022\n"+b.Text)
 		cmd.Dir, cmd.Env = r.dir, r.env
 		out, err := cmd.CombinedOutput()
 		cancel()
@@ -82,6 +82,15 @@ func (r reader) does(t *testing.T, setting string) {
 	}
 	if ran == 0 {
 		t.Error("README has no command for that")
+	}
+	left, err := os.ReadDir(r.dir)
+	must(t, err)
+	for _, f := range left {
+		info, err := f.Info()
+		must(t, err)
+		if strings.HasSuffix(f.Name(), "kubeconfig") && info.Mode().Perm()&0o077 != 0 {
+			t.Errorf("%s can be read by others: %v", f.Name(), info.Mode())
+		}
 	}
 }
 

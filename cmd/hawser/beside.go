@@ -7,6 +7,8 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"log/slog"
+	"os"
 	"slices"
 	"strings"
 
@@ -207,6 +209,15 @@ func (o *besideOptions) client() (*clientrest.Config, error) {
 		c.QPS, c.Burst = controlplane.DefaultQPS, controlplane.DefaultBurst
 	}
 	return c, nil
+}
+
+// tellOpen warns of a kubeconfig that others may read, if what it says is secret and not where
+// that is.
+func (o *besideOptions) tellOpen(c *clientrest.Config, log *slog.Logger) {
+	secret := len(c.KeyData) > 0 || c.Password != "" || c.BearerToken != "" && c.BearerTokenFile == ""
+	if info, err := os.Stat(o.kubeconfig); err == nil && secret && info.Mode().Perm()&0o044 != 0 {
+		log.Warn("the kubeconfig can be read by other users: chmod 600", "file", o.kubeconfig)
+	}
 }
 
 // certificates are the authorities that sign, by the beginning of their flags' names.

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -11,6 +12,7 @@ import (
 	"crypto/x509/pkix"
 	"encoding/json"
 	"encoding/pem"
+	"errors"
 	"io"
 	"log/slog"
 	"net/http"
@@ -18,6 +20,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -342,5 +345,45 @@ func TestAuthoritiesEnd(t *testing.T) {
 		if got := e.Now(); !got.Equal(list[tt.want]) {
 			t.Errorf("%s, that end in %v: got %s, which ends %v", tt.names, tt.hours, got.Subject.CommonName, got.NotAfter)
 		}
+	}
+}
+
+// TestOpenKubeconfig: a hub warns of a kubeconfig with a secret in it that others may read.
+func TestOpenKubeconfig(t *testing.T) {
+	client := newAuthority(t, "client", time.Hour)
+	for name, tt := range map[string]struct {
+		user *clientcmdapi.AuthInfo
+		mode os.FileMode
+		want bool
+	}{
+		"token":         {&clientcmdapi.AuthInfo{Token: "t"}, 0o640, true},
+		"password":      {&clientcmdapi.AuthInfo{Username: "u", Password: "p"}, 0o604, true},
+		"key":           {&clientcmdapi.AuthInfo{ClientCertificateData: readFile(t, client.cert), ClientKeyData: readFile(t, client.key)}, 0o644, true},
+		"for its user":  {&clientcmdapi.AuthInfo{Token: "t"}, 0o600, false},
+		"names a token": {&clientcmdapi.AuthInfo{TokenFile: client.cert}, 0o644, false}, // as the pod of hawser manifest has it
+		"names a key":   {&clientcmdapi.AuthInfo{ClientCertificate: client.cert, ClientKey: client.key}, 0o644, false},
+		"says nobody's": {&clientcmdapi.AuthInfo{}, 0o644, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := clientcmdapi.NewConfig()
+			c.Clusters["c"], c.AuthInfos["u"] = &clientcmdapi.Cluster{Server: "https://192.0.2.1"}, tt.user
+			c.Contexts["x"], c.CurrentContext = &clientcmdapi.Context{Cluster: "c", AuthInfo: "u"}, "x"
+			file := filepath.Join(t.TempDir(), "kubeconfig")
+			if err := errors.Join(clientcmd.WriteToFile(*c, file), os.Chmod(file, tt.mode)); err != nil {
+				t.Fatal(err)
+			}
+			o, err := parse(t, "--kubeconfig", file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			o.dataDir = "/dev/null/none" // it ends there
+			var log bytes.Buffer
+			if err = runBeside(t.Context(), o, nil, slog.New(slog.NewTextHandler(&log, nil))); err == nil || !strings.Contains(err.Error(), o.dataDir) {
+				t.Error(err)
+			}
+			if got := strings.Contains(log.String(), "the kubeconfig can be read by other users: chmod 600"); got != tt.want {
+				t.Errorf("warned: %v\n%s", got, &log)
+			}
+		})
 	}
 }

@@ -54,6 +54,7 @@ func runBeside(ctx context.Context, o *serverOptions, metrics prometheus.Registe
 	if err != nil {
 		return err
 	}
+	o.beside.tellOpen(client, log)
 	drain, unlock, err := takeDataDir(o)
 	if err != nil {
 		return err

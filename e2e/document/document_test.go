@@ -28,6 +28,7 @@ func TestCommands(t *testing.T) {
 		"$(b) --y":                    {{"b"}, {substituted, "--y"}},
 		"a -f - <<'E'\nx | y\nE\nb c": {{"a", "-f", "-"}, {"b", "c"}},
 		"a '$(b)'":                    {{"a", "$(b)"}},
+		"(a; b >c)\nd":                {{"a"}, {"b"}, {"d"}},
 	} {
 		if got := Commands(text); !reflect.DeepEqual(got, want) {
 			t.Errorf("%q: %q, want %q", text, got, want)

@@ -15,7 +15,7 @@ const substituted = "hawser-agent"
 var hereDocument = regexp.MustCompile(`(?ms)<<-?\s*'(\w+)'([^\n]*)\n.*?^\w+$`)
 
 // Commands returns the simple commands of a text in sh, each as its words without quotes.
-// It knows comments, quotes, pipes, lists, redirections, here-documents with a quoted word,
+// It knows comments, quotes, pipes, lists, subshells, redirections, here-documents with a quoted word,
 // and command substitutions, whose commands come before the one that they stand in.
 func Commands(text string) [][]string {
 	text = hereDocument.ReplaceAllString(text, "$2")
@@ -46,6 +46,9 @@ func (l *lexer) list() {
 			l.rest = l.rest[1:]
 			end()
 			return
+		case '(':
+			l.rest = l.rest[1:]
+			l.list()
 		case '#':
 			_, l.rest, _ = strings.Cut(l.rest, "\n")
 			end()
