@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
 	"log/slog"
 	"net/netip"
 	"os"
@@ -223,6 +224,42 @@ func TestSSHPin(t *testing.T) {
 			}
 			if _, err = run("unpin", "node-1"); err == nil || !strings.Contains(err.Error(), "hawser ssh list") {
 				t.Errorf("unpin twice: %v", err)
+			}
+		})
+	}
+}
+
+// TestSSHPinAsRoot: root leaves alone the file of a server that another user runs.
+func TestSSHPinAsRoot(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("SKIPPED: not root")
+	}
+	host := newSSHServer(t, filepath.Join(t.TempDir(), "id"))
+	for name, tt := range map[string]struct {
+		uid  int
+		want string // in the error; empty means that the key is pinned
+	}{
+		"nameless": {54321, "belongs to user 54321, whose server could not read what root writes there: run this as that user (sudo -u '#54321' hawser ssh …)"},
+		"named":    {65534, "(sudo -u nobody hawser ssh …)"},
+		"its own":  {0, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			if err := os.Chown(dir, tt.uid, -1); err != nil {
+				t.Fatal(err)
+			}
+			for _, args := range [][]string{{"pin", "node-1", "--address", host.addr, "--fingerprint", host.fingerprint}, {"unpin", "node-1"}} {
+				cmd := newSSH()
+				cmd.SilenceErrors, cmd.SilenceUsage = true, true
+				cmd.SetArgs(append(args, "--data-dir", dir))
+				cmd.SetOut(io.Discard)
+				err := cmd.ExecuteContext(context.WithoutCancel(t.Context()))
+				if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)) {
+					t.Errorf("%s: got %v, want %q", args[0], err, tt.want)
+				}
+			}
+			if left, _ := os.ReadDir(dir); tt.want != "" && len(left) > 0 {
+				t.Errorf("%s was written", left[0].Name())
 			}
 		})
 	}

@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 	"os/signal"
+	"os/user"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -85,10 +86,32 @@ func (o *hostKeys) open() (*hostkeys.File, error) {
 	return hostkeys.Open(o.knownHosts)
 }
 
+// mayChange refuses root in the directory of somebody else, whose server could not read a
+// file of root's.
+func (o *hostKeys) mayChange() error {
+	dir := filepath.Dir(o.knownHosts)
+	info, err := os.Stat(dir)
+	if err != nil {
+		return fmt.Errorf("host keys: %w", err)
+	}
+	st, ok := info.Sys().(*syscall.Stat_t)
+	if !ok || os.Geteuid() != 0 || st.Uid == 0 {
+		return nil
+	}
+	owner := "'#" + strconv.Itoa(int(st.Uid)) + "'" // as sudo has a user without a name
+	if u, err := user.LookupId(strconv.Itoa(int(st.Uid))); err == nil {
+		owner = u.Username
+	}
+	return fmt.Errorf("host keys: %s belongs to user %d, whose server could not read what root writes there: run this as that user (sudo -u %s hawser ssh …)", dir, st.Uid, owner)
+}
+
 // change has f change the file, while no other command does.
 func (o *hostKeys) change(f func(*hostkeys.File) error) error {
 	keys, err := o.open()
 	if err != nil {
+		return err
+	}
+	if err = o.mayChange(); err != nil {
 		return err
 	}
 	unlock, err := setup.Lock(filepath.Dir(o.knownHosts), "."+filepath.Base(o.knownHosts)+".lock")
@@ -107,6 +130,9 @@ func (o *hostKeys) pin(ctx context.Context, name string, in io.Reader, out io.Wr
 	}
 	keys, err := o.open()
 	if err != nil {
+		return err
+	}
+	if err = o.mayChange(); err != nil { // before anybody is asked
 		return err
 	}
 	addr, err := o.addressOf(ctx, name)
