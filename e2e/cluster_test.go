@@ -5,6 +5,7 @@ package e2e
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -38,6 +39,7 @@ type cluster struct {
 	port   int
 	env    []string // of hawser up and its children, beside this process's
 	up     *exec.Cmd
+	ends   os.Signal // hawser up, at the end of the test; nil means an interrupt
 	out    *lines
 	client kubernetes.Interface
 	rest   *rest.Config
@@ -96,7 +98,7 @@ func (c *cluster) stop(t testing.TB, ended chan error) {
 	if t.Failed() {
 		t.Log(c.logs())
 	}
-	if err := c.up.Process.Signal(os.Interrupt); err != nil && !errors.Is(err, os.ErrProcessDone) {
+	if err := c.up.Process.Signal(cmp.Or(c.ends, os.Interrupt)); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		t.Error(err)
 	}
 	select {

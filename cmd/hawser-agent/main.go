@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
-	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -22,7 +21,7 @@ func main() {
 	// A container's supervisor is this program under another name.
 	process.ShimMain()
 	setup.NoCores()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := signal.NotifyContext(context.Background(), setup.StopSignals()...)
 	defer stop()
 	if err := setup.Execute(ctx, newRoot(), nil); err != nil {
 		fmt.Fprintln(os.Stderr, "hawser-agent: "+err.Error())

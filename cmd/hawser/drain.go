@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -52,7 +51,7 @@ func (o *shutdownOptions) check() error {
 }
 
 // endAtNextSignal leaves the next signal to the system, which ends the process.
-func endAtNextSignal() { signal.Reset(os.Interrupt, syscall.SIGTERM) }
+func endAtNextSignal() { signal.Reset(setup.StopSignals()...) }
 
 // leave tells agents and other servers that this one is about to stop. It returns once
 // controlled is closed and the agents that are here have sessions with other servers, or

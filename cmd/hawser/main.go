@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
-	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -27,7 +26,7 @@ func main() {
 	if args, ok := kubectlCompletion(os.Args[1:]); ok {
 		os.Exit(runKubectl(context.Background(), args))
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := signal.NotifyContext(context.Background(), setup.StopSignals()...)
 	defer stop()
 	if err := setup.Execute(ctx, newRoot(), otherCommand); err != nil {
 		fmt.Fprintln(os.Stderr, "hawser: "+err.Error())

@@ -54,7 +54,7 @@ func newSSH() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if o.fingerprint == "" {
 				// Nothing is under way while somebody is asked: let an interrupt end it.
-				signal.Reset(os.Interrupt, syscall.SIGTERM)
+				signal.Reset(setup.StopSignals()...)
 			}
 			return o.pin(cmd.Context(), args[0], cmd.InOrStdin(), cmd.OutOrStdout())
 		},

@@ -12,6 +12,7 @@ import (
 	"net"
 	"net/url"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"slices"
 	"syscall"
@@ -25,6 +26,16 @@ import (
 // of the processes it starts, which may have been told some.
 func NoCores() {
 	_ = unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{}) // everybody may have less
+}
+
+// StopSignals are those at which a program ends in good order: an interrupt, SIGTERM and, unless
+// that is ignored, as nohup has it, SIGHUP, which comes when a terminal is closed.
+func StopSignals() []os.Signal {
+	s := []os.Signal{os.Interrupt, syscall.SIGTERM}
+	if !signal.Ignored(syscall.SIGHUP) {
+		s = append(s, syscall.SIGHUP)
+	}
+	return s
 }
 
 // defaultServerPort is the port of a server's URL that names none.

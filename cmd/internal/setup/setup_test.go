@@ -2,9 +2,11 @@ package setup
 
 import (
 	"os"
+	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -127,5 +129,18 @@ func TestAround(t *testing.T) {
 		if got := Around(filepath.Join(dir, from)); !slices.Equal(got, want) {
 			t.Errorf("%s: %q, want %q", from, got, want)
 		}
+	}
+}
+
+// TestStopSignals: who started a program to go on without its terminal (nohup) has it go on.
+func TestStopSignals(t *testing.T) {
+	hangsUp := func() bool { return slices.Contains(StopSignals(), os.Signal(syscall.SIGHUP)) }
+	if hangsUp() == signal.Ignored(syscall.SIGHUP) {
+		t.Errorf("SIGHUP is ignored: %v, and stops: %v", signal.Ignored(syscall.SIGHUP), hangsUp())
+	}
+	signal.Ignore(syscall.SIGHUP)
+	defer signal.Reset(syscall.SIGHUP)
+	if hangsUp() {
+		t.Error("SIGHUP is ignored, and stops")
 	}
 }
