@@ -53,7 +53,9 @@ func newCommand() (*cobra.Command, error) {
 	var own cliflag.NamedFlagSets
 	config.Add(own.FlagSet("configuration file"))
 	command := app.NewCloudControllerManagerCommand(o, provider, app.DefaultInitFuncConstructors, names.CCMControllerAliases(), own, wait.NeverStop)
-	config.Use(command, nil)
+	config.Use(command, func() error {
+		return o.Validate(app.ControllerNames(app.DefaultInitFuncConstructors), app.ControllersDisabledByDefault.List(), names.CCMControllerAliases(), app.AllWebhooks, app.DisabledByDefaultWebhooks)
+	})
 	command.Use = "hawser-ccm" // the library's name is that of Kubernetes' own program
 	return command, nil
 }

@@ -100,6 +100,10 @@ func TestBadInput(t *testing.T) {
 			t.Errorf("%q:\n%s\nwant\n%s", args, got, want)
 		}
 	}
+	const want = `"\"nonsense\" is not in the list of known controllers"`
+	if got := fails(t, "--print-config", "--controllers", "nonsense"); !strings.HasSuffix(got, want) {
+		t.Errorf("--print-config: %s\nwant\n%s", got, want)
+	}
 }
 
 // newRoot is newCommand for tests.
