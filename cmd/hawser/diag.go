@@ -178,12 +178,16 @@ func (b *bundle) explain(ctx context.Context, rc *rest.Config) (broken []string,
 	return broken[:min(len(broken), diagNodes)], errors.Join(b.add("fleet/explain.txt", page.Bytes()), b.add("fleet/explain.json", text.Bytes()))
 }
 
-// fetch adds a file, or says in the summary why it is not there. Its error is that of out.
+// fetch adds a file, or says in the summary why it is not there. Its error is that of out, or
+// that of ctx once that is canceled: nobody wants the rest.
 func (b *bundle) fetch(ctx context.Context, api rest.Interface, f diagFile) error {
 	fmt.Fprintln(b.show, f.name)
-	ctx, cancel := context.WithTimeout(ctx, diagWait)
+	bounded, cancel := context.WithTimeout(ctx, diagWait)
 	defer cancel()
-	text, err := readBounded(ctx, api, f)
+	text, err := readBounded(bounded, api, f)
+	if errors.Is(ctx.Err(), context.Canceled) {
+		return context.Cause(ctx)
+	}
 	if err != nil {
 		fmt.Fprintf(&b.summary, "%s is not here: %s\n", f.name, setup.Printable(err.Error()))
 		return nil

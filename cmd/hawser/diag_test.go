@@ -7,6 +7,7 @@ import (
 	"archive/tar"
 	"bytes"
 	"compress/gzip"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -170,5 +171,35 @@ func TestRedact(t *testing.T) {
 		if got := string(redact([]byte(in))); got != want {
 			t.Errorf("%s becomes\n%s, want\n%s", in, got, want)
 		}
+	}
+}
+
+// TestBundleInterrupted: an interrupt ends the gathering with an error, and no file is left.
+func TestBundleInterrupted(t *testing.T) {
+	ctx, interrupt := context.WithCancel(t.Context())
+	defer interrupt()
+	answers := usualAnswers()
+	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == serverFiles[1].path {
+			interrupt()
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, answers[r.URL.Path])
+	}))
+	defer api.Close()
+	rc := &rest.Config{Host: api.URL, ContentConfig: rest.ContentConfig{ContentType: "application/json"}}
+	client, err := kubernetes.NewForConfig(rc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "bundle")
+	err = writeBundle(file, func(w io.Writer) error {
+		return gatherBundle(ctx, w, io.Discard, client, rc, nil)
+	}, io.Discard)
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+	if _, err := os.Stat(file); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the file is there: %v", err)
 	}
 }
