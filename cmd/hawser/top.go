@@ -120,6 +120,9 @@ func metricsOf(ctx context.Context, client kubernetes.Interface, rc *rest.Config
 	if hub == "" {
 		return client.Discovery().RESTClient(), nil
 	}
+	if _, err := setup.ServerAddress(hub); err != nil { // who asks shows that a secret
+		return nil, fmt.Errorf("--hub %w", err)
+	}
 	trust, err := client.CoreV1().ConfigMaps(hubNamespace).Get(ctx, hubName, metav1.GetOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("find the hub's authority: %w", err)

@@ -138,6 +138,10 @@ func TestTopOfAHub(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	for _, at := range []string{"http://" + hub.Listener.Addr().String(), hub.Listener.Addr().String(), "https://"} {
+		_, err = metricsOf(t.Context(), client, rc, at)
+		clitest.Refused(t, err, "--hub \""+at+"\": want https://HOST:PORT")
+	}
 	metrics, err := metricsOf(t.Context(), client, rc, hub.URL)
 	if err != nil {
 		t.Fatal(err)
