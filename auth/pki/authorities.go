@@ -177,7 +177,7 @@ func (p *PKI) load(a *authority) error {
 	certFile, keyFile := p.Path(a.name, false), p.Path(a.name, true)
 	key, err := readKey(keyFile)
 	if err != nil {
-		return fmt.Errorf("key of the cluster authority: %w", err)
+		return fmt.Errorf("key of the cluster authority: %w: restore the pair from a backup", err)
 	}
 	certs, err := readCerts(certFile)
 	switch {
@@ -188,7 +188,7 @@ func (p *PKI) load(a *authority) error {
 	case !matches(certs[0], key):
 		return fmt.Errorf("%s does not belong to %s: restore the pair from a backup", keyFile, certFile)
 	case p.cfg.Now().After(certs[0].NotAfter):
-		return fmt.Errorf("the cluster's authority %s expired on %s", certFile, certs[0].NotAfter.Format(time.DateOnly))
+		return fmt.Errorf("the cluster's authority %s expired on %s: move that file away, and another is made for its key", certFile, certs[0].NotAfter.Format(time.DateOnly))
 	}
 	a.cert, a.key, a.before = certs[0], key, nil
 	for _, c := range certs[1:] {
