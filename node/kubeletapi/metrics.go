@@ -8,6 +8,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // A Gatherer is where the agent's own metrics come from.
@@ -33,7 +34,7 @@ func (s *Server) resourceMetrics(w http.ResponseWriter, r *http.Request) {
 	}
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(resourceSnapshot{list, s.nodeSample(), failed})
-	promhttp.HandlerFor(reg, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError}).ServeHTTP(w, r)
+	promhttp.HandlerFor(reg, promhttp.HandlerOpts{}).ServeHTTP(w, r)
 }
 
 // A nodeSample is what the machine as a whole uses.
@@ -78,8 +79,15 @@ func (s resourceSnapshot) Collect(ch chan<- prometheus.Metric) {
 
 	podLabels := []string{"namespace", "pod"}
 	labels := []string{"container", "namespace", "pod"}
+	shown := make(map[types.NamespacedName]bool)
 	for i := 0; i < len(s.containers); {
 		pod, at := s.containers[i].Pod, s.containers[i].use.Time
+		name := types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
+		if shown[name] {
+			i++
+			continue
+		}
+		shown[name] = true
 		var cpu, memory float64
 		for ; i < len(s.containers) && s.containers[i].Pod == pod; i++ {
 			c := s.containers[i]
