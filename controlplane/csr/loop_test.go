@@ -98,8 +98,15 @@ type bench struct {
 
 func newBench(t *testing.T, objs ...runtime.Object) *bench {
 	t.Helper()
+	return newBenchWith(t, func(*fake.Clientset) {}, objs...)
+}
+
+// newBenchWith calls prepare before anything uses the client.
+func newBenchWith(t *testing.T, prepare func(*fake.Clientset), objs ...runtime.Object) *bench {
+	t.Helper()
 	b := &bench{client: fake.NewClientset(objs...), ca: testAuthority(t, time.Now().Add(-time.Hour), time.Now().Add(365*24*time.Hour))}
 	allowByUser(b.client)
+	prepare(b.client)
 	f := informers.NewSharedInformerFactory(b.client, 0)
 	b.serving = testAuthority(t, time.Now().Add(-time.Hour), time.Now().Add(365*24*time.Hour))
 	cert, key := b.ca.files(t)
@@ -456,13 +463,14 @@ func TestCleaners(t *testing.T) {
 // who has lost the permission gets no certificate two seconds later.
 func TestPermissionIsRememberedBriefly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t)
-		defer b.stop()
 		reviews, withdrawn := 0, false
-		b.client.PrependReactor("create", "subjectaccessreviews", func(clienttesting.Action) (bool, runtime.Object, error) {
-			reviews++
-			return withdrawn, &authorizationv1.SubjectAccessReview{}, nil
+		b := newBenchWith(t, func(client *fake.Clientset) {
+			client.PrependReactor("create", "subjectaccessreviews", func(clienttesting.Action) (bool, runtime.Object, error) {
+				reviews++
+				return withdrawn, &authorizationv1.SubjectAccessReview{}, nil
+			})
 		})
+		defer b.stop()
 		ask := func(name string) string {
 			b.create(t, object(name, clientSigner, boot, bootGroups, clientUsages, encoded(t, forNode(name, nil), nil)))
 			return outcome(b.after(t, time.Millisecond, name))
