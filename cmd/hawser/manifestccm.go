@@ -121,7 +121,7 @@ func ccmAccounts() map[string][]rbacv1.PolicyRule {
 		"service-controller": {
 			events, rule("", "nodes", nil, "get", "list"), rule("", "services", nil, "get", "list", "update", "patch"), rule("", "services/status", nil, "update", "patch"),
 		},
-		ccmProvider: {events},
+		ccmProvider: {events, rule("", "services", nil, "patch")},
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	cloudprovider "k8s.io/cloud-provider"
+	"k8s.io/cloud-provider/api"
 	"k8s.io/utils/ptr"
 )
 
@@ -42,20 +43,26 @@ func (*balancers) GetLoadBalancerName(_ context.Context, _ string, s *corev1.Ser
 
 // EnsureLoadBalancer implements cloudprovider.LoadBalancer. A Service keeps the address
 // that it has for as long as its ports are free there. Services whose ports differ share
-// an address. Nodes do not matter: servers reach all.
+// an address. Nodes do not matter: servers reach all. If the pool has no address for it, the
+// error is an api.RetryError: other Services and the inventory change, and tell nobody.
 func (b *balancers) EnsureLoadBalancer(_ context.Context, _ string, s *corev1.Service, _ []*corev1.Node) (*corev1.LoadBalancerStatus, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if err := b.learnLocked(); err != nil {
 		return nil, err
 	}
+	for i := range s.Spec.Ports {
+		if port := &s.Spec.Ports[i]; port.Protocol != corev1.ProtocolTCP {
+			return nil, fmt.Errorf("port %d is %s: the tunnel has TCP alone", port.Port, port.Protocol)
+		}
+	}
 	said, err := (*Cloud)(b).said()
 	if err != nil {
-		return nil, err
+		return nil, api.NewRetryError(err.Error(), poolPeriod)
 	}
 	l, err := b.pool.give(s, said.pool)
 	if err != nil {
-		return nil, err
+		return nil, api.NewRetryError(err.Error(), poolPeriod)
 	}
 	return l.status(), nil
 }
@@ -130,11 +137,6 @@ func (p *pool) take(service types.UID) { delete(p.given, service) }
 // give finds an address of all for s: the one that it asks for, that it has, or the first
 // at which its ports are free.
 func (p *pool) give(s *corev1.Service, all []netip.Addr) (lease, error) {
-	for i := range s.Spec.Ports {
-		if port := &s.Spec.Ports[i]; port.Protocol != corev1.ProtocolTCP {
-			return lease{}, fmt.Errorf("port %d is %s: the tunnel has TCP alone", port.Port, port.Protocol)
-		}
-	}
 	if len(all) == 0 {
 		return lease{}, errors.New("the inventory has no loadBalancers.addresses")
 	}

@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"sync"
 
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
@@ -89,18 +90,19 @@ func New(config io.Reader, log *slog.Logger) (*Cloud, error) {
 	return c, err
 }
 
-// Initialize implements cloudprovider.Interface.
+// Initialize implements cloudprovider.Interface. Until stop is closed it has the library look
+// again at Services whose address leaves the inventory.
 func (c *Cloud) Initialize(clients cloudprovider.ControllerClientBuilder, stop <-chan struct{}) {
 	client := clients.ClientOrDie(component)
 	c.mu.Lock()
 	c.client = client
 	c.mu.Unlock()
-	if c.watched == nil {
-		return
+	if c.watched != nil {
+		if err := c.watched.start(client, stop); err != nil {
+			c.log.Error("the inventory of machines is not watched", "err", err)
+		}
 	}
-	if err := c.watched.start(client, stop); err != nil {
-		c.log.Error("the inventory of machines is not watched", "err", err)
-	}
+	go wait.UntilWithContext(wait.ContextForChannel(stop), (*balancers)(c).compare, poolPeriod)
 }
 
 // SetInformers implements cloudprovider.InformerUser.

@@ -92,7 +92,7 @@ func newCloud(t *testing.T, text string, objs ...runtime.Object) (*Cloud, string
 		t.Fatal(err)
 	}
 	client := fake.NewClientset(objs...)
-	c.Initialize(clients{client}, nil)
+	c.Initialize(clients{client}, t.Context().Done())
 	f := informers.NewSharedInformerFactory(client, 0)
 	c.SetInformers(f)
 	f.Start(t.Context().Done())
