@@ -257,7 +257,7 @@ func (r *Registry) mayHave(l *coordinationv1.Lease, now time.Time) (bool, error)
 	switch {
 	case r.wrote && copied && term > r.term:
 		return true, nil // a copy that was started since. It finds this one's Lease again, and ends
-	case r.wrote && copied && term < r.term && !s.lives:
+	case r.wrote && copied && term <= r.term && !s.lives:
 		// This server's own from before, as a restored store has it. A process that is
 		// there still shows that within the Lease's duration.
 		return r.gone(l, now), nil

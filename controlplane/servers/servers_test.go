@@ -201,8 +201,13 @@ func TestSameID(t *testing.T) {
 // TestRestoredStore: a store that has this server's Lease from before does not end it, unless
 // a process from before renews that Lease.
 func TestRestoredStore(t *testing.T) {
-	for name, renewed := range map[string]bool{"nobody renews it": false, "somebody renews it": true} {
+	for name, tc := range map[string]struct{ killed, renewed bool }{
+		"nobody renews it":                      {killed: true},
+		"nobody renews it after an orderly end": {},
+		"somebody renews it":                    {killed: true, renewed: true},
+	} {
 		t.Run(name, func(t *testing.T) {
+			renewed := tc.renewed
 			synctest.Test(t, func(t *testing.T) {
 				store := fake.NewClientset()
 				leases := store.CoordinationV1().Leases(Namespace)
@@ -211,7 +216,12 @@ func TestRestoredStore(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				first.cut.Store(true) // as if it had been killed
+				if tc.killed {
+					first.cut.Store(true)
+				} else {
+					first.stop()
+					<-first.done
+				}
 				second := start(t, store, "a", "a:1", "ta")
 				pass(Duration)
 				for i := range 20 {
