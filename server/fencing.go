@@ -69,6 +69,19 @@ type absence struct {
 	began    time.Time // when its last session did
 	since    time.Time
 	takeBack time.Time // until when the instances that it superseded are refused
+	held     bool      // another server has a session of an instance that is not superseded
+}
+
+// barredFor is how long superseded instances are still refused.
+func (r *registry) barredFor(e *entry, now time.Time) time.Duration {
+	switch {
+	case e.gone == nil:
+		return 0
+	case e.gone.held:
+		return r.takeBack
+	default:
+		return e.gone.takeBack.Sub(now)
+	}
 }
 
 // supersede records that instance by has replaced old.
@@ -91,11 +104,12 @@ func (r *registry) setAbsentLocked(e *entry, m *member, now time.Time) {
 	r.expireLocked(now)
 }
 
-// expireLocked deletes expired absences, and the oldest ones above the limit.
+// expireLocked deletes expired absences, and the oldest ones above the limit. One that is held does
+// not expire, nor do later ones.
 func (r *registry) expireLocked(now time.Time) {
 	for oldest := r.gone.Front(); oldest != nil; oldest = r.gone.Front() {
 		name, _ := oldest.Value.(string)
-		if r.gone.Len() <= r.maxGone && now.Sub(r.nodes[name].gone.since) < memory*r.takeBack {
+		if gone := r.nodes[name].gone; r.gone.Len() <= r.maxGone && (gone.held || now.Sub(gone.since) < memory*r.takeBack) {
 			return
 		}
 		r.gone.Remove(oldest)
@@ -132,22 +146,30 @@ func (m *member) where() string {
 	return cmp.Or(m.session.Link().Addr, m.addr).String()
 }
 
-// refuseFenced refuses m and logs why: another instance is connected.
+// refuseFenced refuses m: another instance is connected.
 func (h *Hub) refuseFenced(m, there *member) error {
-	h.metrics.clones.Inc()
 	state := "is connected"
 	if l := there.session.Link(); !l.Parked.IsZero() {
 		state = "has been out of reach since " + l.Parked.UTC().Format(time.RFC3339)
 	}
-	h.log.Warn("two agents use one node's identity: give one of them an identity of its own",
-		"node", m.node, "refused", m.addr.String(), "preferred", there.where(), "state", state)
-	return &refusal{tunnel.Replaced, min(h.config.TakeBack, fencedAgain), fmt.Sprintf(
-		"another agent with this node's identity, at %s, took over from this one, at %s, and %s", there.where(), m.addr, state)}
+	return h.refuseClone(m, there.where(), state)
 }
 
-// refuseBarred refuses m because the last instance, which is not connected, may still run
-// the node's pods.
+// refuseClone refuses m and logs why: the instance at preferred, in that state, is the node.
+func (h *Hub) refuseClone(m *member, preferred, state string) error {
+	h.metrics.clones.Inc()
+	h.log.Warn("two agents use one node's identity: give one of them an identity of its own",
+		"node", m.node, "refused", m.addr.String(), "preferred", preferred, "state", state)
+	return &refusal{tunnel.Replaced, min(h.config.TakeBack, fencedAgain), fmt.Sprintf(
+		"another agent with this node's identity, at %s, took over from this one, at %s, and %s", preferred, m.addr, state)}
+}
+
+// refuseBarred refuses m because the last instance, which is not connected here, is connected
+// to another server or may still run the node's pods.
 func (h *Hub) refuseBarred(m *member, gone *absence) error {
+	if gone.held {
+		return h.refuseClone(m, gone.addr, "is connected to another server")
+	}
 	h.metrics.clones.Inc()
 	back := gone.takeBack.UTC().Format(time.RFC3339)
 	h.log.Warn("an agent whose node another one took over is not taken back yet: the other one may still run the pods",
@@ -174,18 +196,31 @@ func (e *entry) takenBack(old uint64, o *Observation) bool {
 	return e.gone != nil && e.gone.instance == old && o.State == Detached && !o.Connected.After(e.gone.began)
 }
 
-// learn merges another server's observation of a node, and returns the sessions that it
-// ends: those of an instance that was superseded there.
-func (r *registry) learn(o *Observation) []*member {
+// learn merges the other servers' observations of a node. If they end its sessions here, whose
+// instance was superseded there, learn returns these and the observation that does.
+func (r *registry) learn(node string, others []Observation) (lost []*member, by *Observation) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	e := r.nodes[o.Node]
+	r.wakeLocked(node)
+	e := r.nodes[node]
 	if e == nil {
-		return nil
+		return nil, nil
 	}
+	for i := range others {
+		if e.learn(&others[i]) && by == nil {
+			lost, by = e.members(), &others[i]
+		}
+	}
+	if e.gone != nil {
+		r.hold(e, others)
+	}
+	return lost, by
+}
+
+// learn merges o, and reports whether its instance takes over.
+func (e *entry) learn(o *Observation) bool {
 	here := e.newest()
-	lost := here != nil && here.hello.Instance != o.Instance && o.State != Detached && !slices.Contains(e.superseded, o.Instance) &&
-		!slices.Contains(o.Superseded, o.Instance) && (slices.Contains(o.Superseded, here.hello.Instance) || o.Connected.After(here.since))
+	lost := here != nil && o.State != Detached && e.yields(here, o)
 	for _, old := range o.Superseded {
 		switch {
 		case here != nil && old == here.hello.Instance: // the current instance superseded it
@@ -194,25 +229,57 @@ func (r *registry) learn(o *Observation) []*member {
 			e.supersede(old, 0)
 		}
 	}
-	if !lost {
-		return nil
+	if lost {
+		e.supersede(here.hello.Instance, o.Instance)
 	}
-	e.supersede(here.hello.Instance, o.Instance)
-	return e.members()
+	return lost
 }
 
-// Learn merges another server's observation of a node: an instance that was superseded
-// there is superseded here. Otherwise the latest to connect is preferred; the times in o are
-// of this server's clock. Dials that wait for the node retry. An Observation with only a node
-// name means that the other server has no record of it.
-func (h *Hub) Learn(o *Observation) {
-	h.registry.wake(o.Node)
-	lost := h.registry.learn(o)
+// yields reports whether the instance of o, which is connected to another server, is preferred
+// to that of here: only the latter has been superseded, or the former connected later and
+// neither has been or each has been by the other. Servers that cannot hear each other may
+// prefer different instances.
+func (e *entry) yields(here *member, o *Observation) bool {
+	mine := slices.Contains(o.Superseded, here.hello.Instance)
+	other := slices.Contains(e.superseded, o.Instance) || slices.Contains(o.Superseded, o.Instance)
+	if mine != other {
+		return mine && here.hello.Instance != o.Instance
+	}
+	return here.hello.Instance != o.Instance && o.Connected.After(here.since)
+}
+
+// hold has superseded instances refused while another server has a session of an instance that
+// is not superseded. Once none has, the time until they are accepted begins anew.
+func (r *registry) hold(e *entry, others []Observation) {
+	held, after := false, r.takeBack
+	for i := range others {
+		o := &others[i]
+		switch {
+		case slices.Contains(e.superseded, o.Instance):
+		case o.State != Detached:
+			held = true
+		case o.Cause == Left:
+			after = min(after, takeBackLeft)
+		}
+	}
+	if until := time.Now().Add(after); e.gone.held && !held && e.gone.takeBack.Before(until) {
+		e.gone.takeBack = until
+	}
+	e.gone.held = held
+}
+
+// Learn merges the other servers' observations of a node, one of each that has a record of it:
+// an instance that was superseded there is superseded here. Of two that were superseded by each
+// other, and of two that were not, the latest to connect is preferred; the times are of this
+// server's clock. While an instance that is not superseded has a session there, superseded ones
+// are not taken back here. Dials that wait for the node retry.
+func (h *Hub) Learn(node string, others ...Observation) {
+	lost, by := h.registry.learn(node, others)
 	if len(lost) == 0 {
 		return
 	}
 	h.metrics.replaced.WithLabelValues("takeover").Inc()
-	h.log.Info("another instance of the node takes over, at another server", "node", o.Node, "new", o.Addr, "old", lost[0].where())
+	h.log.Info("another instance of the node takes over, at another server", "node", node, "new", by.Addr, "old", lost[0].where())
 	dismiss(lost, fmt.Errorf("%w: another agent with this node's identity connected from %s to another server and takes over from this one, at %s",
-		tunnel.Replaced, o.Addr, lost[0].where()))
+		tunnel.Replaced, by.Addr, lost[0].where()))
 }

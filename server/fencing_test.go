@@ -185,8 +185,8 @@ func TestSupersededWhileAway(t *testing.T) {
 // has gone, does not bar it again after its next outage. A copy that connected elsewhere
 // after it does.
 func TestTakenBackForGood(t *testing.T) {
-	copyAt := func(connected time.Time) *Observation {
-		return &Observation{
+	copyAt := func(connected time.Time) Observation {
+		return Observation{
 			Node: "n", Instance: 2, Connected: connected, Superseded: []uint64{1},
 			Change: Change{State: Detached, Cause: Silent, At: connected},
 		}
@@ -197,27 +197,82 @@ func TestTakenBackForGood(t *testing.T) {
 		f.lose(f.let(2))
 		time.Sleep(DefaultTakeBack) // the bubble's clock
 		x := f.let(1)
-		f.hub.Learn(old)
+		f.hub.Learn("n", old)
 		f.lose(x)
-		f.hub.Learn(old)
+		f.hub.Learn("n", old)
 		f.let(1)
 	})
 	inFleet(t, func(_ *testing.T, f *fleet) { // the copy was elsewhere only
 		f.lose(f.let(1))
 		time.Sleep(time.Second) // the bubble's clock
 		old := copyAt(time.Now())
-		f.hub.Learn(old)
+		f.hub.Learn("n", old)
 		f.turned(1, "may still run its pods")
 		time.Sleep(DefaultTakeBack) // the bubble's clock
 		x := f.let(1)
 		f.lose(x)
-		f.hub.Learn(old)
+		f.hub.Learn("n", old)
 		x = f.let(1)
 		time.Sleep(time.Second) // the bubble's clock
 		later := copyAt(time.Now())
 		f.lose(x)
-		f.hub.Learn(later)
+		f.hub.Learn("n", later)
 		f.turned(1, "may still run its pods")
+	})
+}
+
+// While the copy has a session with another server, the original is not taken back here, nor for
+// the usual time after that session ended without a goodbye.
+func TestCopyElsewhereKeepsTheNode(t *testing.T) {
+	for cause, after := range map[Cause]time.Duration{Silent: DefaultTakeBack, Left: takeBackLeft} {
+		inFleet(t, func(_ *testing.T, f *fleet) {
+			f.let(1)
+			clone := f.let(2)
+			there := Observation{Node: "n", Instance: 2, Connected: time.Now(), Superseded: []uint64{1}, Change: Change{State: Attached}}
+			gone := Observation{Node: "n", Instance: 2, Connected: time.Now(), Superseded: []uint64{1}, Change: Change{State: Detached, Cause: cause}}
+			f.hub.Learn("n", there)
+			f.lose(clone)
+			f.hub.Learn("n", there, Observation{Node: "n", Instance: 1, Change: Change{State: Attached}})
+			time.Sleep(DefaultTakeBack) // the bubble's clock
+			f.turned(1, "is connected to another server")
+			time.Sleep(2 * memory * DefaultTakeBack) // the bubble's clock
+			f.turned(1, "is connected to another server")
+			f.hub.Learn("n", gone, there) // two others
+			f.turned(1, "is connected to another server")
+			f.hub.Learn("n", gone)
+			time.Sleep(after - time.Second) // the bubble's clock
+			f.turned(1, "may still run its pods")
+			time.Sleep(time.Second) // the bubble's clock
+			f.let(1)
+		})
+	}
+}
+
+// Two servers that could not hear each other prefer different instances. Once they can, both
+// prefer the one that connected later.
+func TestSplitHeals(t *testing.T) {
+	at := func(instance, old uint64, connected time.Time) Observation {
+		return Observation{Node: "n", Instance: instance, Connected: connected, Superseded: []uint64{old}, Change: Change{State: Attached}}
+	}
+	inFleet(t, func(t *testing.T, f *fleet) {
+		f.let(1)
+		f.lose(f.let(2))
+		time.Sleep(DefaultTakeBack) // the bubble's clock
+		x := f.let(1)
+		f.hub.Learn("n", at(2, 1, time.Now().Add(-time.Second)))
+		synctest.Wait()
+		if x.session.Context().Err() != nil {
+			t.Errorf("the later one: %v", x.err)
+		}
+		f.turned(2, "is connected")
+		f.hub.Learn("n", at(2, 1, time.Now().Add(time.Second)))
+		synctest.Wait()
+		if x.session.Context().Err() == nil {
+			t.Fatal("the earlier one goes on")
+		}
+		f.hub.Learn("n", at(2, 1, time.Now()))
+		f.turned(1, "is connected to another server")
+		f.let(2)
 	})
 }
 

@@ -151,7 +151,7 @@ type seat struct {
 	verdict verdict
 	// there is the newest session of the node before the new one; nil if there was none.
 	there *member
-	gone  *absence // if it had one
+	gone  absence // of a node without a session
 	// waits reports that the session would replace another one and that its agent must answer
 	// first.
 	waits bool
@@ -212,16 +212,15 @@ func (r *registry) judgeLocked(m *member) (*entry, seat) {
 	}
 	var (
 		there *tunnel.Hello
-		wait  time.Duration
-		s     = seat{there: e.newest(), gone: e.gone}
+		s     = seat{there: e.newest()}
 	)
 	if s.there != nil {
 		there = &s.there.hello
 	}
 	if e.gone != nil {
-		wait = e.gone.takeBack.Sub(now)
+		s.gone = *e.gone
 	}
-	s.verdict = judge(there, e.superseded, wait, m.hello)
+	s.verdict = judge(there, e.superseded, r.barredFor(e, now), m.hello)
 	return e, s
 }
 

@@ -162,7 +162,7 @@ func TestDialWaitsNoLonger(t *testing.T) {
 		}, want: away, after: 2 * time.Second},
 		{name: "another server forgets it", then: left, meant: func(b *testHub, _ *testAgent) {
 			b.hub.Forget("n")
-			b.hub.Learn(&Observation{Node: "n"})
+			b.hub.Learn("n")
 		}, want: away, after: 2 * time.Second},
 		{name: "the server stops", then: left, meant: func(b *testHub, _ *testAgent) { go func() { _ = b.stop() }() }, want: tunnel.Draining, text: "dial n:1: " + textLeaving, after: 2 * time.Second},
 	} {
@@ -279,7 +279,7 @@ func TestRestartToAnotherServer(t *testing.T) {
 		time.Sleep(3 * time.Second) // the bubble's clock
 		synctest.Wait()
 		o.err = nil
-		b.hub.Learn(&Observation{Node: "n", Change: Change{State: Attached}})
+		b.hub.Learn("n", Observation{Node: "n", Change: Change{State: Attached}})
 		wg.Wait()
 		if err != nil || got != "elsewhere" || time.Since(began) != 3*time.Second {
 			t.Errorf("%q, %v after %v", got, err, time.Since(began))

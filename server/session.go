@@ -247,7 +247,7 @@ func (h *Hub) applyVerdict(m *member, s seat) error {
 	case fenced:
 		return h.refuseFenced(m, s.there)
 	case barred:
-		return h.refuseBarred(m, s.gone)
+		return h.refuseBarred(m, &s.gone)
 	}
 	return nil
 }

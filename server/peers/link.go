@@ -283,6 +283,7 @@ func (l *link) lose() {
 		news = append(news, node)
 	}
 	p.mu.Unlock()
+	p.learn(news)
 	p.tell(news)
 	p.log.Warn("lost another server", "server", l.peer.ID, "addr", l.peer.Addr, "nodes", len(news))
 }

@@ -163,31 +163,32 @@ func (p *Peers) unheardLocked() []string {
 	return all
 }
 
-// learn tells the hub, for changed nodes, which agents were superseded at other servers,
-// and which nodes no other server knows any more.
+// learn tells the hub the other servers' observations of changed nodes, each with the agents
+// that were superseded at any of these servers.
 func (p *Peers) learn(nodes []string) {
-	var all []server.Observation
-	p.mu.Lock()
 	for _, node := range nodes {
-		var superseded []uint64 // as any server knows
-		first := len(all)
-		for _, l := range p.links {
-			if o, ok := l.nodes[node]; ok {
-				all = append(all, o)
-				superseded = append(superseded, o.Superseded...)
-			}
-		}
-		if len(all) == first {
-			all = append(all, server.Observation{Node: node})
-		}
-		for i := first; i < len(all); i++ {
-			all[i].Superseded = superseded
+		p.cfg.Hub().Learn(node, p.others(node)...)
+	}
+}
+
+// others are the other servers' observations of a node.
+func (p *Peers) others(node string) []server.Observation {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var (
+		all        []server.Observation
+		superseded []uint64
+	)
+	for _, l := range p.links {
+		if o, ok := l.nodes[node]; ok {
+			all = append(all, o)
+			superseded = append(superseded, o.Superseded...)
 		}
 	}
-	p.mu.Unlock()
 	for i := range all {
-		p.cfg.Hub().Learn(&all[i])
+		all[i].Superseded = superseded
 	}
+	return all
 }
 
 // later reports whether a is newer than b.
