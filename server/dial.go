@@ -19,14 +19,27 @@ import (
 // It waits up to Config.ParkedPatience for a node that is reconnecting, and up to
 // Config.RestartPatience for one whose agent announced that it leaves.
 func (h *Hub) DialContext(ctx context.Context, network, addr string) (net.Conn, error) {
-	return h.counted(ctx, addr, func() (*conn, way, error) { return h.dial(ctx, network, addr, h.connect) })
+	return h.counted(ctx, addr, func() (*conn, way, error) {
+		return h.dial(ctx, tunnel.Dial{Network: network, Addr: addr}, h.connect)
+	})
+}
+
+// DialSpare is DialContext for clients who are strangers: it fails with Busy if a session, with
+// the node or with another server, has an eighth of its streams left, or less. The server's own
+// dials, and those of its users, find a place then.
+func (h *Hub) DialSpare(ctx context.Context, network, addr string) (net.Conn, error) {
+	return h.counted(ctx, addr, func() (*conn, way, error) {
+		return h.dial(ctx, tunnel.Dial{Network: network, Addr: addr, Spare: true}, h.connect)
+	})
 }
 
 // DialEarly is DialContext without waiting for the answer. What the caller writes first is
 // sent with the dial, which saves a round trip, and is discarded if the dial fails. Read,
 // Write and CloseWrite then return the dial's error.
 func (h *Hub) DialEarly(ctx context.Context, network, addr string) (net.Conn, error) {
-	return h.counted(ctx, addr, func() (*conn, way, error) { return h.dial(ctx, network, addr, h.start) })
+	return h.counted(ctx, addr, func() (*conn, way, error) {
+		return h.dial(ctx, tunnel.Dial{Network: network, Addr: addr}, h.start)
+	})
 }
 
 // A Dialed is a dial that has succeeded or failed.
@@ -70,17 +83,17 @@ type way struct {
 
 func (m *member) way() way { return way{m.transport, m.node, m} }
 
-// dial finds the session for addr and tries it. It returns the route that was tried also
+// dial finds the session for the address and tries it. It returns the route that was tried also
 // with an error.
-func (h *Hub) dial(ctx context.Context, network, addr string, try attempt) (*conn, way, error) {
-	node, target, err := h.routes.resolve(network, addr)
+func (h *Hub) dial(ctx context.Context, d tunnel.Dial, try attempt) (*conn, way, error) {
+	node, target, err := h.routes.resolve(d.Network, d.Addr)
 	switch {
 	case tunnel.CodeOf(err) == tunnel.NoNode:
-		return h.dialThrough(ctx, network, addr, err)
+		return h.dialThrough(ctx, d, err)
 	case err != nil:
 		return nil, way{transport: "none"}, err
 	}
-	d := tunnel.Dial{Network: "tcp", Addr: target, Name: addr}
+	d.Network, d.Addr, d.Name = "tcp", target, d.Addr
 	return h.dialWaiting(ctx, node, d, func() (*conn, way, error) { return h.dialNow(ctx, node, d, try) })
 }
 
@@ -94,7 +107,7 @@ func (h *Hub) dialNow(ctx context.Context, node string, d tunnel.Dial, try attem
 	if first {
 		c, other, eerr := h.dialElsewhere(ctx, node, d)
 		code := tunnel.CodeOf(eerr)
-		if other.transport != "" && (!code.Away() || m == nil && code == tunnel.Parked) {
+		if other.transport != "" && (!mayRetry(eerr) || m == nil && (code == tunnel.Parked || code == tunnel.Busy)) {
 			return c, other, eerr
 		}
 		c, w, err := h.dialSessions(ctx, node, d, try, h.dialBeyond)
@@ -104,16 +117,23 @@ func (h *Hub) dialNow(ctx context.Context, node string, d tunnel.Dial, try attem
 		return c, w, err
 	}
 	c, w, err := h.dialSessions(ctx, node, d, try, h.dialBeyond)
-	if ctx.Err() != nil || !tunnel.CodeOf(err).Away() {
+	if ctx.Err() != nil || !mayRetry(err) {
 		return c, w, err
 	}
-	if c, other, eerr := h.dialElsewhere(ctx, node, d); other.transport != "" && !tunnel.CodeOf(eerr).Away() {
+	if c, other, eerr := h.dialElsewhere(ctx, node, d); other.transport != "" && !mayRetry(eerr) {
 		return c, other, eerr
 	}
 	return nil, w, err
 }
 
 // dialSessions tries this server's sessions of node. If a session is lost during the dial it tries
+// mayRetry reports whether another session of the node may do what failed with err: one with a
+// connection, or with streams left.
+func mayRetry(err error) bool {
+	code := tunnel.CodeOf(err)
+	return code.Away() || code == tunnel.Busy
+}
+
 // the next one, once. If there is none it calls otherwise.
 func (h *Hub) dialSessions(ctx context.Context, node string, d tunnel.Dial, try attempt,
 	otherwise func(context.Context, string, tunnel.Dial) (*conn, way, error),

@@ -32,16 +32,16 @@ func (h *Hub) dialElsewhere(ctx context.Context, node string, d tunnel.Dial) (*c
 	return h.around(&h.ledger.elsewhere, s, d), w, nil
 }
 
-// DialHere connects to an address, as node sees it, through a session of this hub only. It
+// DialHere connects to d.Addr, as node sees it, through a session of this hub only. It
 // serves dials of other servers. Errors are *tunnel.DialError, with a code that is Away if
 // there is no usable session: Draining if the node is expected to reconnect. It does not
 // wait for that, because the node may connect to any server. The connection is a
 // tunnel.Stream; the caller owns it.
-func (h *Hub) DialHere(ctx context.Context, node, network, addr string) (net.Conn, error) {
-	d := tunnel.Dial{Network: network, Addr: addr, Name: addr}
-	return h.counted(ctx, addr, func() (*conn, way, error) {
+func (h *Hub) DialHere(ctx context.Context, node string, d tunnel.Dial) (net.Conn, error) {
+	d.Name = d.Addr
+	return h.counted(ctx, d.Addr, func() (*conn, way, error) {
 		if h.stopping.Load() {
-			return nil, way{transport: "none", node: node}, &tunnel.DialError{Addr: addr, Code: tunnel.Draining, Text: textLeaving}
+			return nil, way{transport: "none", node: node}, &tunnel.DialError{Addr: d.Addr, Code: tunnel.Draining, Text: textLeaving}
 		}
 		return h.dialSessions(ctx, node, d, h.connect, h.noSession)
 	})

@@ -91,11 +91,11 @@ func TestDialHere(t *testing.T) {
 			return nil, false
 		}
 		b := newTestHub(t, Config{Elsewhere: o.dial, Beyond: beyond})
-		if _, err := b.hub.DialHere(t.Context(), "n", "tcp", "n:1"); !errors.Is(err, tunnel.NoNode) {
+		if _, err := b.hub.DialHere(t.Context(), "n", tunnel.Dial{Network: "tcp", Addr: "n:1"}); !errors.Is(err, tunnel.NoNode) {
 			t.Errorf("%v", err)
 		}
 		b.mustConnect(one("n"))
-		c, err := b.hub.DialHere(t.Context(), "n", "tcp", "10.0.0.1:80")
+		c, err := b.hub.DialHere(t.Context(), "n", tunnel.Dial{Network: "tcp", Addr: "10.0.0.1:80"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -106,6 +106,40 @@ func TestDialHere(t *testing.T) {
 		}
 		if len(o.asked) != 0 {
 			t.Errorf("asked %q", o.asked)
+		}
+	})
+}
+
+// TestSpareDials: the last streams of a session are kept from dials for strangers, which go to
+// another server that has the node, if there is one.
+func TestSpareDials(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := new(other)
+		b := newTestHub(t, Config{Elsewhere: o.dial})
+		b.streams = 8
+		b.mustConnect(one("n"))
+		open := func(dial func(context.Context, string, string) (net.Conn, error)) error {
+			c, err := dial(t.Context(), "tcp", "n:1")
+			if err == nil {
+				t.Cleanup(func() { _ = c.Close() })
+			}
+			return err
+		}
+		for range 7 {
+			if err := open(b.hub.DialSpare); err != nil {
+				t.Fatal(err)
+			}
+		}
+		began := time.Now()
+		if err := open(b.hub.DialSpare); !errors.Is(err, tunnel.Busy) || time.Since(began) != 0 {
+			t.Errorf("the eighth: %v after %v", err, time.Since(began))
+		}
+		if err := open(b.hub.DialContext); err != nil {
+			t.Errorf("a dial of the server's users: %v", err)
+		}
+		o.has = true
+		if err := open(b.hub.DialSpare); err != nil || len(o.asked) != 2 {
+			t.Errorf("with another server: %v, asked %q", err, o.asked)
 		}
 	})
 }

@@ -44,6 +44,7 @@ type testHub struct {
 	hub      *Hub
 	exchange *tunneltest.Exchange
 	registry *prometheus.Registry
+	streams  int           // MaxStreams of new sessions; zero means the default
 	log      *bytes.Buffer // read only once the hub has stopped or is idle
 	stop     func() error
 
@@ -95,7 +96,8 @@ type testSession struct {
 func (x *testSession) Link() tunnel.LinkState {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	s := x.state
+	s, below := x.state, x.Session.Link()
+	s.Streams, s.MaxStreams = below.Streams, below.MaxStreams
 	s.Window = tunnel.DefaultDetachWindow
 	return s
 }
@@ -206,7 +208,7 @@ type testAgent struct {
 
 // dial makes a session without a greeting.
 func (b *testHub) dial(node string) (tunnel.Session, error) {
-	s, err := b.exchange.Dial(b.t.Context(), "hub", tunnel.Options{TLS: &tls.Config{ServerName: node}})
+	s, err := b.exchange.Dial(b.t.Context(), "hub", tunnel.Options{TLS: &tls.Config{ServerName: node}, MaxStreams: b.streams})
 	if err == nil {
 		b.t.Cleanup(func() { _ = s.Close() })
 	}

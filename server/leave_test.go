@@ -37,7 +37,7 @@ func TestLeave(t *testing.T) {
 		if got, err := b.ask("n:2"); err != nil || got != "n:2" {
 			t.Errorf("dial: %q, %v", got, err)
 		}
-		if c, err := b.hub.DialHere(t.Context(), "n", "tcp", "n:3"); err != nil {
+		if c, err := b.hub.DialHere(t.Context(), "n", tunnel.Dial{Network: "tcp", Addr: "n:3"}); err != nil {
 			t.Errorf("dial of another server: %v", err)
 		} else {
 			_ = c.Close()

@@ -256,7 +256,7 @@ func TestDialHereWaitsForNobody(t *testing.T) {
 		b := newTestHub(t, Config{})
 		left(b, b.mustConnect(one("n")))
 		began := time.Now()
-		_, err := b.hub.DialHere(t.Context(), "n", "tcp", "n:1")
+		_, err := b.hub.DialHere(t.Context(), "n", tunnel.Dial{Network: "tcp", Addr: "n:1"})
 		if !errors.Is(err, tunnel.Draining) || !strings.Contains(err.Error(), "has just left") || time.Since(began) != 0 {
 			t.Errorf("%v after %v", err, time.Since(began))
 		}

@@ -16,12 +16,12 @@ const maxThrough = 3
 // is away, busy, or does not admit the address. If none is there but one's agent is being
 // restarted, it waits for that as DialContext does. none is the error if there is no such
 // node.
-func (h *Hub) dialThrough(ctx context.Context, network, addr string, none error) (*conn, way, error) {
+func (h *Hub) dialThrough(ctx context.Context, d tunnel.Dial, none error) (*conn, way, error) {
 	w, err := way{transport: "none"}, none
 	if h.config.Through == nil {
 		return nil, w, err
 	}
-	t, _ := parseTarget(network, addr) // it has been parsed
+	t, _ := parseTarget(d.Network, d.Addr) // it has been parsed
 	var here, others []string
 	for _, node := range h.config.Through(t.ip) {
 		if m := h.registry.find(node); m != nil && !m.leaving() && m.parked().IsZero() {
@@ -31,9 +31,10 @@ func (h *Hub) dialThrough(ctx context.Context, network, addr string, none error)
 		}
 	}
 	if len(here)+len(others) > 0 {
-		err = &tunnel.DialError{Addr: addr, Code: tunnel.NoNode, Text: "no node has address " + t.ip.String() + ", and none that leads there is connected"}
+		err = &tunnel.DialError{Addr: d.Addr, Code: tunnel.NoNode, Text: "no node has address " + t.ip.String() + ", and none that leads there is connected"}
 	}
-	d, reached, soon := tunnel.Dial{Network: "tcp", Addr: t.addr, Name: addr}, 0, ""
+	d.Network, d.Addr, d.Name = "tcp", t.addr, d.Addr
+	reached, soon := 0, ""
 	for _, node := range append(here, others...) {
 		c, tried, terr := h.dialNow(ctx, node, d, h.connect)
 		code := tunnel.CodeOf(terr)

@@ -30,7 +30,7 @@ func (d Dial) Start(ctx context.Context, s Session, answered func(error)) (Strea
 	if answered == nil {
 		answered = func(error) {}
 	}
-	st, err := s.Open(ctx)
+	st, err := d.open(ctx, s)
 	if err == nil {
 		err = within(ctx, st, func() error { return writeFrame(st, d.frame(ctx)) })
 	}

@@ -28,6 +28,9 @@ type Dial struct {
 	// Name is what errors call the address; empty means Addr.
 	Name string
 	Meta Meta
+	// Spare makes the dial fail with Busy if the session has an eighth of its streams left, or
+	// less: those are kept for other dials. It is not sent.
+	Spare bool
 }
 
 func (d Dial) name() string { return cmp.Or(d.Name, d.Addr) }
@@ -45,7 +48,7 @@ func (d Dial) Connect(ctx context.Context, s Session) (Stream, error) {
 		ctx, cancel = context.WithTimeout(ctx, DefaultDialTimeout)
 		defer cancel()
 	}
-	st, err := s.Open(ctx)
+	st, err := d.open(ctx, s)
 	if err != nil {
 		return nil, NewDialError(d.name(), contextCause(ctx, err))
 	}
@@ -58,6 +61,16 @@ func (d Dial) Connect(ctx context.Context, s Session) (Stream, error) {
 		return nil, d.failed(st, err)
 	}
 	return st, nil
+}
+
+// open opens a stream on s.
+func (d Dial) open(ctx context.Context, s Session) (Stream, error) {
+	if d.Spare {
+		if l := s.Link(); l.MaxStreams > 0 && 8*l.Streams >= 7*l.MaxStreams {
+			return nil, fmt.Errorf("%w: %d of the session's %d streams are open, and the rest are kept", Busy, l.Streams, l.MaxStreams)
+		}
+	}
+	return s.Open(ctx)
 }
 
 // frame is the dial frame, with the time that ctx leaves.

@@ -163,7 +163,7 @@ type Options struct {
 	// connection sends packets above 1280 bytes. Nil means Dial if that is not nil.
 	DialSmall func(ctx context.Context, network, addr string) (net.Conn, error)
 	// MaxStreams bounds the streams that each end may have open; zero means
-	// DefaultMaxStreams. Open waits for more.
+	// DefaultMaxStreams. Open waits for more; qmux's fails with Busy after two seconds.
 	MaxStreams int
 	// Link has the options of the connection below the session.
 	Link LinkOptions
@@ -256,6 +256,9 @@ type LinkState struct {
 	Queued int
 	// Connections is the present number of connections; zero if it is unknown.
 	Connections int
+	// Streams is how many streams this end has opened that have not ended, MaxStreams how many
+	// it may have; both are zero if the transport does not report them.
+	Streams, MaxStreams int
 }
 
 // goodbyeIn is the *Goodbye that err wraps, or err if it wraps none.

@@ -45,7 +45,7 @@ func (t *tunnels) openBalancer(o *serverOptions) (err error) {
 		return nil
 	}
 	t.balancer, err = balance.New(balance.Config{
-		Dial: t.named("load-balancer", t.hub.DialContext), Limit: o.balancers.limit, Drain: o.shutdown.grace, Log: t.log, Metrics: t.metrics,
+		Dial: t.named("load-balancer", t.hub.DialSpare), Limit: o.balancers.limit, Drain: o.shutdown.grace, Log: t.log, Metrics: t.metrics,
 	})
 	return err
 }

@@ -101,7 +101,7 @@ func newPeering(o *serverOptions, keys *pki.PKI, files *auth.Files, t *tunnels) 
 			if fault != nil {
 				return nil, fault
 			}
-			return qmux.Dial(ctx, peer.Addr, tunnel.Options{TLS: c, Link: tunnel.LinkOptions{DetachWindow: -1, Congestion: o.link.Congestion}, Log: t.log})
+			return qmux.Dial(ctx, peer.Addr, tunnel.Options{TLS: c, MaxStreams: peers.MaxStreams, Link: tunnel.LinkOptions{DetachWindow: -1, Congestion: o.link.Congestion}, Log: t.log})
 		},
 	})
 	return p, err

@@ -111,11 +111,11 @@ func (f *fleet) client(cn string, orgs ...string) *tls.Certificate {
 	return f.clients.Issue(f.tb, &x509.Certificate{Subject: pkix.Name{CommonName: cn, Organization: orgs}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
 }
 
-// dial makes a session with the server at addr by cert.
-func (f *fleet) dial(ctx context.Context, addr string, cert *tls.Certificate, dial func(context.Context, string, string) (net.Conn, error)) (tunnel.Session, error) {
+// dial makes a session with the server at addr by cert; zero streams are the default.
+func (f *fleet) dial(ctx context.Context, addr string, cert *tls.Certificate, dial func(context.Context, string, string) (net.Conn, error), streams int) (tunnel.Session, error) {
 	show := func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return cert, nil }
 	return qmux.Dial(ctx, addr, tunnel.Options{
-		TLS: auth.ClientTLS(show, f.names.Pool(), "kubernetes"), Dial: dial, Link: tunnel.LinkOptions{DetachWindow: -1},
+		TLS: auth.ClientTLS(show, f.names.Pool(), "kubernetes"), Dial: dial, MaxStreams: streams, Link: tunnel.LinkOptions{DetachWindow: -1},
 	})
 }
 
@@ -138,7 +138,7 @@ func (f *fleet) start(id string) *testServer {
 			return Evictions{}
 		},
 		Dial: func(ctx context.Context, p Peer) (tunnel.Session, error) {
-			return f.dial(ctx, p.Addr, own, s.wire.dial)
+			return f.dial(ctx, p.Addr, own, s.wire.dial, MaxStreams)
 		},
 	})
 	if err != nil {
@@ -213,7 +213,7 @@ func (s *testServer) joinAs(node string, instance uint64, serve func(context.Con
 func (s *testServer) greetAs(node string, instance uint64, serve func(context.Context, *tunnel.Request)) (*tunnel.Control, <-chan error, error) {
 	s.fleet.tb.Helper()
 	f := s.fleet
-	session, err := f.dial(f.tb.Context(), s.addr, f.client(auth.NodeUserPrefix+node, auth.NodesGroup), nil)
+	session, err := f.dial(f.tb.Context(), s.addr, f.client(auth.NodeUserPrefix+node, auth.NodesGroup), nil, 0)
 	if err != nil {
 		f.tb.Fatal(err)
 	}

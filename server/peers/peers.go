@@ -14,8 +14,8 @@
 //
 // Set configures the servers; the package knows no Kubernetes.
 //
-// The bounds: 64 servers; 1,024 streams from one to another at a time, more wait; a server
-// that is silent for four seconds gets no dials. A dial into a node without a known session
+// The bounds: 64 servers; MaxStreams streams from one to another at a time, of which spare dials
+// leave an eighth; a server that is silent for four seconds gets no dials. A dial into a node without a known session
 // waits until the other servers have announced their sessions for the first time, and no
 // longer than ten seconds after the first such dial.
 package peers
@@ -42,6 +42,9 @@ import (
 const (
 	// MaxPeers bounds the other servers.
 	MaxPeers = 64
+	// MaxStreams bounds the streams from one server to another. Config.Dial must set it. At
+	// worst each holds 64 KiB of unread data: 256 MiB for each other server.
+	MaxStreams = 4 * tunnel.DefaultMaxStreams
 	// maxTries bounds the servers that one dial tries.
 	maxTries = 3
 	// maxNodes bounds the nodes that are kept of one server.
@@ -68,8 +71,11 @@ const (
 	lowest, highest = 250 * time.Millisecond, 2 * time.Second
 )
 
-// nodeKey is the metadata with the node of another server's dial.
-const nodeKey = "node"
+// The metadata of another server's dial: the node, and that other dials matter more.
+const (
+	nodeKey  = "node"
+	spareKey = "spare"
+)
 
 // The address of the stream on which a server announces its sessions.
 const (
@@ -344,7 +350,10 @@ func (p *Peers) trim(wanted []Peer) {
 // Dial implements server.Config.Elsewhere.
 func (p *Peers) Dial(ctx context.Context, node string, d tunnel.Dial) (tunnel.Stream, bool, error) {
 	d.Meta = tunnel.Meta{nodeKey: node}
-	var err, soon error // soon says that the node is expected to reconnect
+	if d.Spare {
+		d.Meta[spareKey] = "true"
+	}
+	var err, soon, busy error // soon says that the node is expected to reconnect
 	owners := p.owners(node)
 	if len(owners) == 0 {
 		p.hearOthers(ctx)
@@ -354,13 +363,20 @@ func (p *Peers) Dial(ctx context.Context, node string, d tunnel.Dial) (tunnel.St
 		var s tunnel.Stream
 		s, err = d.Connect(ctx, o.session)
 		p.metrics.asked.WithLabelValues(tunnel.CodeOf(err).Name()).Inc()
-		if err == nil || ctx.Err() != nil || !tunnel.CodeOf(err).Away() {
+		code := tunnel.CodeOf(err)
+		if err == nil || ctx.Err() != nil || !code.Away() && code != tunnel.Busy {
 			return s, true, err
 		}
 		p.log.Debug("another server has no session of the node that works", "node", node, "server", o.peer.ID, "err", err)
-		if tunnel.CodeOf(err) == tunnel.Draining {
+		switch code {
+		case tunnel.Draining:
 			soon = err
+		case tunnel.Busy:
+			busy = err
 		}
+	}
+	if busy != nil {
+		return nil, true, busy
 	}
 	if soon == nil && !errors.Is(err, tunnel.Parked) && p.expected(node) {
 		soon = server.HasLeft(node, d)

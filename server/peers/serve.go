@@ -56,6 +56,9 @@ func (p *Peers) serve(ctx context.Context, s tunnel.Session, id string) {
 		return
 	}
 	defer p.leave()
+	if many, ok := s.(interface{ SetMaxStreams(n int) }); ok {
+		many.SetMaxStreams(MaxStreams)
+	}
 	v := &visit{peers: p, id: id, leaving: ctx, none: make(chan struct{})}
 	run, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
@@ -128,7 +131,7 @@ func (v *visit) pass(ctx context.Context, node string, r *tunnel.Request) {
 	defer v.count(-1)
 	_, err := tunnel.Answer(ctx, r, func(ctx context.Context, network, addr string) (net.Conn, error) {
 		ctx = auth.WithCaller(ctx, auth.Caller{Name: auth.ServerUserPrefix + v.id})
-		c, err := v.peers.cfg.Hub().DialHere(ctx, node, network, addr)
+		c, err := v.peers.cfg.Hub().DialHere(ctx, node, tunnel.Dial{Network: network, Addr: addr, Spare: r.Meta[spareKey] != ""})
 		v.peers.metrics.answered.WithLabelValues(tunnel.CodeOf(err).Name()).Inc()
 		return c, err
 	})

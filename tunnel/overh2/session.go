@@ -122,6 +122,11 @@ func (s *session) Open(ctx context.Context) (tunnel.Stream, error) {
 	return &stream{Conn: near, finish: o.finish}, nil
 }
 
+// Link implements tunnel.Session.
+func (s *session) Link() tunnel.LinkState {
+	return tunnel.LinkState{Streams: len(s.opened), MaxStreams: cap(s.opened)}
+}
+
 // Accept implements tunnel.Session.
 func (s *session) Accept(ctx context.Context) (tunnel.Stream, error) {
 	if s.Alive().Err() != nil {

@@ -63,6 +63,11 @@ func (s *session) Open(ctx context.Context) (tunnel.Stream, error) {
 	}, func(st tunnel.Stream) { _ = st.Close() }) // never fails
 }
 
+// Link implements tunnel.Session.
+func (s *session) Link() tunnel.LinkState {
+	return tunnel.LinkState{Streams: len(s.opened), MaxStreams: cap(s.opened)}
+}
+
 // Accept implements tunnel.Session.
 func (s *session) Accept(ctx context.Context) (tunnel.Stream, error) {
 	if err := s.Acquire(ctx, s.accepted); err != nil {

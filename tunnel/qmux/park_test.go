@@ -161,3 +161,41 @@ func (b *brief) Write(p []byte) (int, error) {
 	}
 	return b.Conn.Write(p)
 }
+
+// Open waits two seconds for a stream to end, and as long as its context allows while the session
+// is parked.
+func TestFullSession(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork(tunnel.Options{MaxStreams: 2})
+		d, a := n.pair(t, tunnel.Options{MaxStreams: 2})
+		opened(t, d, a)
+		opened(t, d, a)
+		open := func(within, after time.Duration, want error) {
+			t.Helper()
+			ctx, cancel := context.WithTimeout(t.Context(), within)
+			defer cancel()
+			began := time.Now()
+			if _, err := d.Open(ctx); !errors.Is(err, want) || time.Since(began) != after {
+				t.Errorf("%v after %v, want %v after %v", err, time.Since(began), want, after)
+			}
+		}
+		if l := d.Link(); l.Streams != 2 || l.MaxStreams != 2 {
+			t.Errorf("%+v", l)
+		}
+		open(time.Minute, openTimeout, tunnel.Busy)
+		open(time.Second, time.Second, context.DeadlineExceeded)
+		n.set(func() { n.down = errNoWay })
+		n.cut()
+		synctest.Wait()
+		open(30*time.Second, 30*time.Second, context.DeadlineExceeded)
+		n.set(func() { n.down = nil })
+		time.Sleep(30 * time.Second)
+		open(time.Minute, openTimeout, tunnel.Busy)
+		d.SetMaxStreams(3)
+		open(time.Minute, openTimeout, tunnel.Busy) // the peer allows no more
+		a.SetMaxStreams(3)
+		synctest.Wait()
+		open(time.Minute, 0, nil)
+		n.close(t, d, a)
+	})
+}

@@ -5,6 +5,7 @@ package qmux
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -22,6 +23,8 @@ const (
 	// maxStreamDone bounds the STREAM_DONEs that wait to be sent on a connection. A peer
 	// that causes more without reading them is cut off.
 	maxStreamDone = 4096
+	// openTimeout bounds how long Open waits for a stream to end.
+	openTimeout = 2 * time.Second
 	// closeTimeout bounds how long Close takes to send CONNECTION_CLOSE.
 	closeTimeout = 2 * time.Second
 )
@@ -245,23 +248,71 @@ func (s *Session) waitFor(ctx context.Context, f func() bool) error {
 	}
 }
 
-// Open opens a stream. It waits while MaxStreams are open or the peer allows no more.
+// Open opens a stream. While MaxStreams are open, or the peer allows no more, it waits: for two
+// seconds, unless the session is parked, and then fails with tunnel.Busy.
 func (s *Session) Open(ctx context.Context) (tunnel.Stream, error) {
-	var st *stream
-	err := s.waitFor(ctx, func() bool {
-		if s.opened < s.maxStreams && s.open < s.conf.maxStreams {
-			st = newStream(s, s.opened<<2|s.parity())
-			s.streams[st.id] = st
-			s.opened++
-			s.open++
-			st.queueControlLocked(pendingAck) // its STREAM_ACK tells the peer the window
-		}
-		return st != nil
-	})
+	st, err := s.openNow(ctx)
+	for st == nil && err == nil {
+		st, err = s.openSoon(ctx)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("open stream: %w", err)
 	}
 	return st, nil
+}
+
+// openNow opens a stream unless it would have to wait.
+func (s *Session) openNow(ctx context.Context) (*stream, error) {
+	if err := context.Cause(ctx); err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.err != nil {
+		return nil, s.err
+	}
+	return s.openLocked(), nil
+}
+
+// openSoon is openNow that waits. It returns nothing if it has waited for long in a session that
+// is parked.
+func (s *Session) openSoon(ctx context.Context) (st *stream, err error) {
+	patient, cancel := context.WithTimeoutCause(ctx, openTimeout, tunnel.Busy)
+	defer cancel()
+	err = s.waitFor(patient, func() bool {
+		st = s.openLocked()
+		return st != nil
+	})
+	if ctx.Err() != nil || s.alive.Err() != nil || !errors.Is(err, tunnel.Busy) {
+		return st, err
+	}
+	l := s.Link()
+	if !l.Parked.IsZero() {
+		return nil, nil
+	}
+	return nil, fmt.Errorf("%w: %d of the session's %d streams are open", tunnel.Busy, l.Streams, l.MaxStreams)
+}
+
+// openLocked opens a stream; it returns nil if there may be no more now.
+func (s *Session) openLocked() *stream {
+	if s.opened >= s.maxStreams || s.open >= s.conf.maxStreams {
+		return nil
+	}
+	st := newStream(s, s.opened<<2|s.parity())
+	s.streams[st.id] = st
+	s.opened++
+	s.open++
+	st.queueControlLocked(pendingAck) // its STREAM_ACK tells the peer the window
+	return st
+}
+
+// SetMaxStreams replaces Options.MaxStreams, once it is known whose session it is.
+func (s *Session) SetMaxStreams(n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.conf.maxStreams = n
+	s.raiseMaxStreamsLocked()
+	s.wakeWaitersLocked()
 }
 
 // parity is the two low bits of the ids of streams that this end opens (RFC 9000, 2.1).
@@ -325,6 +376,7 @@ func (s *Session) Link() tunnel.LinkState {
 
 func (s *Session) linkLocked() tunnel.LinkState {
 	l := s.stats
+	l.Streams, l.MaxStreams = s.open, s.conf.maxStreams
 	l.RTT, l.Queued, l.Connections, l.Addr = s.keepalive.rtt, s.retained, len(s.conns), s.paths.lastLostAddr
 	if c := s.firstLocked(); c != nil {
 		l.Addr = c.tls.RemoteAddr()

@@ -104,7 +104,9 @@ func (s *session) Close() error {
 func (s *session) Dismiss(*tunnel.Goodbye) error { return s.Close() }
 
 // There is no connection below.
-func (s *session) Link() tunnel.LinkState      { return tunnel.LinkState{} }
+func (s *session) Link() tunnel.LinkState {
+	return tunnel.LinkState{Streams: len(s.slots), MaxStreams: cap(s.slots)}
+}
 func (s *session) Tell(func(tunnel.LinkState)) {}
 func (s *session) Move(context.Context) error  { return errors.New("there is nowhere to move to") }
 
