@@ -100,7 +100,7 @@ func TestServerDrains(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := first.control.Drain(tunnel.Draining, "restart"); err != nil {
+		if err := first.control.Drain(t.Context(), tunnel.Draining, "restart"); err != nil {
 			t.Fatal(err)
 		}
 		second := next(t, h.sessions)
@@ -117,7 +117,7 @@ func TestServerDrains(t *testing.T) {
 		// possible.
 		m := second
 		for i, want := range []string{"hub:1", "hub:2"} {
-			if err := m.control.Drain(tunnel.Draining, "restart"); err != nil {
+			if err := m.control.Drain(t.Context(), tunnel.Draining, "restart"); err != nil {
 				t.Fatal(err)
 			}
 			pass(time.Minute)
@@ -160,7 +160,7 @@ func TestDrainStartsOver(t *testing.T) {
 			m := next(t, h.sessions)
 			pass(time.Hour)
 			drained := time.Now()
-			if err := m.control.Drain(tunnel.Draining, "restart"); err != nil {
+			if err := m.control.Drain(t.Context(), tunnel.Draining, "restart"); err != nil {
 				t.Fatal(err)
 			}
 			pass(time.Second / 2)
@@ -187,7 +187,7 @@ func TestDrainedAtOnce(t *testing.T) {
 				t.Fatal(err)
 			}
 			m := next(t, h.sessions)
-			if err := m.control.Drain(tunnel.Draining, "restart"); err != nil {
+			if err := m.control.Drain(t.Context(), tunnel.Draining, "restart"); err != nil {
 				t.Fatal(err)
 			}
 			synctest.Wait()
@@ -207,7 +207,7 @@ func TestOnlyServerDrains(t *testing.T) {
 		first := next(t, h.sessions)
 		pass(time.Minute)
 		said := time.Now()
-		if err := first.control.Drain(tunnel.Draining, "restart"); err != nil {
+		if err := first.control.Drain(t.Context(), tunnel.Draining, "restart"); err != nil {
 			t.Fatal(err)
 		}
 		synctest.Wait()
@@ -221,7 +221,7 @@ func TestOnlyServerDrains(t *testing.T) {
 			t.Errorf("connected again after %v, want %v", took, leaveTimeout)
 		}
 		second := next(t, h.sessions)
-		if err := second.control.Drain(tunnel.Draining, "restart"); err != nil {
+		if err := second.control.Drain(t.Context(), tunnel.Draining, "restart"); err != nil {
 			t.Fatal(err)
 		}
 		pass(time.Second)

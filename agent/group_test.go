@@ -106,7 +106,7 @@ func TestGroupLeavesDraining(t *testing.T) {
 		used := g.State().Server
 		for range 2 {
 			if m := next(t, h.sessions); m.server == used {
-				if err := m.control.Drain(tunnel.Draining, "restart"); err != nil {
+				if err := m.control.Drain(t.Context(), tunnel.Draining, "restart"); err != nil {
 					t.Fatal(err)
 				}
 			}

@@ -150,7 +150,10 @@ func (l *link) drain(ended <-chan error) {
 	l.log.Info("leaving", "streams", l.streams.count())
 	t := time.NewTimer(l.agent.cfg.DrainTimeout)
 	defer t.Stop()
-	if err := l.control.Drain(tunnel.Draining, text); err == nil {
+	ctx, cancel := context.WithTimeout(context.Background(), max(l.agent.cfg.DrainTimeout, time.Second))
+	err := l.control.Drain(ctx, tunnel.Draining, text)
+	cancel()
+	if err == nil {
 		select {
 		case <-t.C:
 			l.log.Info("cutting streams that have not finished", "streams", l.streams.count(), "after", l.agent.cfg.DrainTimeout)

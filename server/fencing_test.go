@@ -150,19 +150,19 @@ func TestSilentCloneKeepsTheNode(t *testing.T) {
 // After a copy has left by itself another instance may take over, but not during the time
 // of a restart: an instance that comes back then is the node.
 func TestCloneLeaves(t *testing.T) {
-	leave := func(x *testAgent) {
-		_ = x.control.Drain(tunnel.Draining, "agent is stopping")
+	leave := func(f *fleet, x *testAgent) {
+		_ = x.control.Drain(f.t.Context(), tunnel.Draining, "agent is stopping")
 		<-x.gone
 		synctest.Wait()
 	}
 	inFleet(t, func(t *testing.T, f *fleet) {
 		f.let(1)
-		leave(f.let(2))
+		leave(f, f.let(2))
 		time.Sleep(takeBackLeft / 2) // the bubble's clock
 		f.turned(1, "may still run its pods")
 		restarted := f.let(3)
 		f.turned(1, "is connected")
-		leave(restarted)
+		leave(f, restarted)
 		time.Sleep(takeBackLeft - time.Second) // the bubble's clock
 		f.turned(1, "may still run its pods")
 		time.Sleep(time.Second) // the bubble's clock

@@ -126,7 +126,7 @@ func TestHistory(t *testing.T) {
 			}
 		}, "Attached Detached/Left"},
 		{"drained", func(t *testing.T, _ *testHub, x *testAgent) {
-			if err := x.control.Drain(tunnel.Draining, "agent is stopping"); err != nil {
+			if err := x.control.Drain(t.Context(), tunnel.Draining, "agent is stopping"); err != nil {
 				t.Error(err)
 			}
 			<-x.gone

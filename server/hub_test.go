@@ -333,7 +333,7 @@ func TestDrainingAgent(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer c.Close()
-		if err := x.control.Drain(tunnel.Draining, "stopping"); err != nil {
+		if err := x.control.Drain(t.Context(), tunnel.Draining, "stopping"); err != nil {
 			t.Fatal(err)
 		}
 		synctest.Wait()

@@ -4,7 +4,6 @@
 package server
 
 import (
-	"sync"
 	"time"
 
 	"github.com/hawser-project/hawser/tunnel"
@@ -56,12 +55,12 @@ func (h *Hub) Open() int {
 	return n
 }
 
-// tellLeaving notifies m's agent. It returns at once; wg is done once the agent was notified
-// or the session has ended.
-func (h *Hub) tellLeaving(m *member, wg *sync.WaitGroup) {
-	wg.Go(func() {
-		if err := m.control.Drain(tunnel.Draining, textLeaving); err != nil {
-			h.log.Debug("agent was not notified that the server leaves", "node", m.node, "err", err)
+// tellLeaving notifies the agent of e's session. It returns at once; e's goroutines include it
+// until the agent was notified or the session ends.
+func (h *Hub) tellLeaving(e *engagement) {
+	e.wg.Go(func() {
+		if err := e.member.control.Drain(e.run, tunnel.Draining, textLeaving); err != nil {
+			h.log.Debug("agent was not notified that the server leaves", "node", e.member.node, "err", err)
 		}
 	})
 }

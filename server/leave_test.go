@@ -1,6 +1,8 @@
 package server
 
 import (
+	"context"
+	"encoding/binary"
 	"errors"
 	"testing"
 	"testing/synctest"
@@ -68,5 +70,49 @@ func TestDrainBy(t *testing.T) {
 		if d := time.Since(began); d < 10*time.Second || d > 12*time.Second {
 			t.Errorf("ended after %v, want 10 s", d)
 		}
+	})
+}
+
+// An opener is a session that keeps the stream it opened last.
+type opener struct {
+	tunnel.Session
+	opened tunnel.Stream
+}
+
+func (r *opener) Open(ctx context.Context) (st tunnel.Stream, err error) {
+	r.opened, err = r.Session.Open(ctx)
+	return r.opened, err
+}
+
+// TestDrainOfDeafAgent: an agent that sends pings and reads nothing does not keep a server that
+// stops from ending.
+func TestDrainOfDeafAgent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newTestHub(t, Config{DrainTimeout: 2 * time.Second})
+		s, err := b.dial("n")
+		if err != nil {
+			t.Fatal(err)
+		}
+		agent := &opener{Session: s}
+		if _, _, err := tunnel.Greet(t.Context(), agent, one("n")); err != nil {
+			t.Fatal(err)
+		}
+		ping := binary.BigEndian.AppendUint64([]byte{1, 6, 0, 8}, 1) // version, kind, length, number
+		sent := make(chan struct{})
+		go func() {
+			defer close(sent)
+			for err := error(nil); err == nil; {
+				_, err = agent.opened.Write(ping)
+			}
+		}()
+		synctest.Wait()
+		began := time.Now()
+		if err := b.stop(); err != nil {
+			t.Error(err)
+		}
+		if d := time.Since(began); d > b.hub.config.DrainTimeout+3*time.Second {
+			t.Errorf("ended after %v", d)
+		}
+		<-sent
 	})
 }

@@ -111,7 +111,7 @@ func TestLeavingAgentIsLetGo(t *testing.T) {
 			t.Fatal(err)
 		}
 		x.polite.Store(true)
-		if err := x.control.Drain(tunnel.Draining, "stopping"); err != nil {
+		if err := x.control.Drain(t.Context(), tunnel.Draining, "stopping"); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(50 * time.Second) // the bubble's clock

@@ -20,7 +20,7 @@ func again(node string) tunnel.Hello { return tunnel.Hello{Node: node, Instance:
 // leave has the agent announce that it leaves, and end after that time.
 func (x *testAgent) leave(t *testing.T, after time.Duration) {
 	t.Helper()
-	if err := x.control.Drain(tunnel.Draining, "agent is stopping"); err != nil {
+	if err := x.control.Drain(t.Context(), tunnel.Draining, "agent is stopping"); err != nil {
 		t.Fatal(err)
 	}
 	synctest.Wait()
@@ -66,7 +66,7 @@ func TestDialWaitsForRestart(t *testing.T) {
 						})
 						synctest.Wait()
 					}
-					if err := x.control.Drain(tunnel.Draining, "agent is stopping"); err != nil {
+					if err := x.control.Drain(b.t.Context(), tunnel.Draining, "agent is stopping"); err != nil {
 						t.Fatal(err)
 					}
 					synctest.Wait()
@@ -205,7 +205,7 @@ func leaving(b *testHub, x *testAgent) {
 		b.t.Fatal(err)
 	}
 	b.t.Cleanup(func() { _ = c.Close() })
-	if err := x.control.Drain(tunnel.Draining, "agent is stopping"); err != nil {
+	if err := x.control.Drain(b.t.Context(), tunnel.Draining, "agent is stopping"); err != nil {
 		b.t.Fatal(err)
 	}
 	synctest.Wait()

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"sync"
 	"time"
 
@@ -137,7 +138,7 @@ func (h *Hub) handlePoke(ctx context.Context, m *member, e *engagement, v *watch
 	}
 	if !v.notified && h.isLeaving() {
 		v.notified = true
-		h.tellLeaving(m, &e.wg)
+		h.tellLeaving(e)
 	}
 	switch {
 	case h.registry.isDemoted(m):
@@ -183,10 +184,12 @@ func (h *Hub) closeIdle(ctx context.Context, m *member, why error) (idle <-chan 
 // before.
 func (h *Hub) drain(m *member, ended <-chan error) error {
 	h.registry.detach(m, m.leaving()) // an older session drains as well
-	if err := m.control.Drain(tunnel.Draining, textLeaving); err != nil {
+	until := time.Now().Add(h.drainTime())
+	if err := announceDrain(m, max(time.Second, time.Until(until))); errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded) {
+		h.log.Debug("agent takes no word that the server leaves", "node", m.node, "err", err)
+	} else if err != nil {
 		return err
 	}
-	until := time.Now().Add(h.drainTime())
 	t := time.NewTimer(time.Until(until))
 	defer t.Stop()
 	select {
@@ -204,6 +207,14 @@ func (h *Hub) drain(m *member, ended <-chan error) error {
 		h.log.Debug("session did not close cleanly", "node", m.node, "err", err)
 	}
 	return nil
+}
+
+// announceDrain tells m's agent that the server leaves, within a time: an agent that reads nothing
+// would block it for hours.
+func announceDrain(m *member, within time.Duration) error {
+	ctx, cancel := context.WithTimeout(context.Background(), within)
+	defer cancel()
+	return m.control.Drain(ctx, tunnel.Draining, textLeaving)
 }
 
 func (h *Hub) hangUp(m *member, why error) {

@@ -117,9 +117,20 @@ func (c *Control) Draining() <-chan struct{} { return c.draining }
 // that the peer has read the welcome.
 func (c *Control) Answered() <-chan struct{} { return c.answered }
 
-// Drain tells the peer that this end is about to stop, and to open no more streams here.
-func (c *Control) Drain(code Code, text string) error {
-	if err := c.write(frame{kind: kindDrain, code: code, text: clip(text)}); err != nil {
+// Drain tells the peer that this end is about to stop, and to open no more streams here. A peer
+// that grants no window may block it until ctx is done.
+func (c *Control) Drain(ctx context.Context, code Code, text string) error {
+	select {
+	case c.writing <- struct{}{}:
+	case <-ctx.Done():
+		return fmt.Errorf("announce drain: %w", context.Cause(ctx))
+	}
+	defer func() { <-c.writing }()
+	timeout := c.writeTimeout()
+	if by, ok := ctx.Deadline(); ok {
+		timeout = min(timeout, time.Until(by))
+	}
+	if err := c.writeWithin(frame{kind: kindDrain, code: code, text: clip(text)}, timeout); err != nil {
 		return fmt.Errorf("announce drain: %w", err)
 	}
 	return nil
@@ -153,8 +164,11 @@ func (c *Control) Part(ctx context.Context, why *Goodbye) error {
 func (c *Control) write(f frame) error {
 	c.writing <- struct{}{}
 	defer func() { <-c.writing }()
-	return c.writeWithin(f, c.welcome.timeout+c.session.Link().Window) // a parked session takes nothing
+	return c.writeWithin(f, c.writeTimeout())
 }
+
+// writeTimeout bounds a write. A parked session takes nothing.
+func (c *Control) writeTimeout() time.Duration { return c.welcome.timeout + c.session.Link().Window }
 
 // writeWithin writes f; the caller holds the semaphore.
 func (c *Control) writeWithin(f frame, timeout time.Duration) error {

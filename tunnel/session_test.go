@@ -122,11 +122,11 @@ func TestDrainAndGoodbye(t *testing.T) {
 		a, s := greet(t, agent, server, tunnel.Welcome{Session: 1})
 		aErr, sErr, stop := run(t, a, s)
 		defer stop()
-		if err := s.Drain(tunnel.Draining, "shutting down"); err != nil {
+		if err := s.Drain(t.Context(), tunnel.Draining, "shutting down"); err != nil {
 			t.Fatal(err)
 		}
 		<-a.Draining()
-		if err := s.Drain(tunnel.Draining, "again"); err != nil {
+		if err := s.Drain(t.Context(), tunnel.Draining, "again"); err != nil {
 			t.Fatal(err)
 		}
 		start := time.Now()

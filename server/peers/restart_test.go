@@ -24,7 +24,7 @@ func TestRestartedElsewhere(t *testing.T) {
 	}
 	f.servers["a"].knows("n", 1)
 	c.knows("n", 1)
-	if err := control.Drain(tunnel.Draining, "agent is stopping"); err != nil {
+	if err := control.Drain(t.Context(), tunnel.Draining, "agent is stopping"); err != nil {
 		t.Fatal(err)
 	}
 	<-gone
@@ -80,7 +80,7 @@ func TestForgottenWhileAwaited(t *testing.T) {
 		t.Fatal(err)
 	}
 	a.knows("n", 1)
-	if err := control.Drain(tunnel.Draining, "agent is stopping"); err != nil {
+	if err := control.Drain(t.Context(), tunnel.Draining, "agent is stopping"); err != nil {
 		t.Fatal(err)
 	}
 	<-gone
@@ -119,7 +119,7 @@ func TestDrainingOwnerIsNotTheLast(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer held.Close()
-	if err := control.Drain(tunnel.Draining, "agent is stopping"); err != nil {
+	if err := control.Drain(t.Context(), tunnel.Draining, "agent is stopping"); err != nil {
 		t.Fatal(err)
 	}
 	for s, _ := b.hub.Session("n"); !s.Draining; s, _ = b.hub.Session("n") {
