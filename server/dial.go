@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"time"
 
@@ -126,7 +127,6 @@ func (h *Hub) dialNow(ctx context.Context, node string, d tunnel.Dial, try attem
 	return nil, w, err
 }
 
-// dialSessions tries this server's sessions of node. If a session is lost during the dial it tries
 // mayRetry reports whether another session of the node may do what failed with err: one with a
 // connection, or with streams left.
 func mayRetry(err error) bool {
@@ -134,6 +134,7 @@ func mayRetry(err error) bool {
 	return code.Away() || code == tunnel.Busy
 }
 
+// dialSessions tries this server's sessions of node. If a session is lost during the dial it tries
 // the next one, once. If there is none it calls otherwise.
 func (h *Hub) dialSessions(ctx context.Context, node string, d tunnel.Dial, try attempt,
 	otherwise func(context.Context, string, tunnel.Dial) (*conn, way, error),
@@ -207,17 +208,33 @@ func (h *Hub) start(ctx context.Context, m *member, d tunnel.Dial) (*conn, error
 	return c, nil
 }
 
-// withParkedTimeout bounds a dial into a parked session.
+// parkedCheck is how often a dial checks whether its session has been parked, if ParkedPatience is
+// shorter.
+const parkedCheck = time.Second
+
+// withParkedTimeout ends a dial into a session once that has been parked for ParkedPatience of the
+// dial's time.
 func (h *Hub) withParkedTimeout(ctx context.Context, m *member) (context.Context, func()) {
-	if m.parked().IsZero() {
-		return ctx, func() {}
-	}
 	ctx, cancel := context.WithCancelCause(ctx)
-	t := time.AfterFunc(h.config.ParkedPatience, func() {
-		if since := m.parked(); !since.IsZero() {
+	patience := h.config.ParkedPatience
+	first := patience
+	if m.parked().IsZero() {
+		first = max(patience, parkedCheck)
+	}
+	var t *time.Timer
+	t = time.AfterFunc(math.MaxInt64, func() { // set below, so that it finds t
+		since := m.parked()
+		switch left := patience - time.Since(since); {
+		case ctx.Err() != nil:
+		case since.IsZero():
+			t.Reset(max(patience, parkedCheck))
+		case left > 0:
+			t.Reset(left)
+		default:
 			cancel(&reconnecting{m.node, since})
 		}
 	})
+	t.Reset(first)
 	return ctx, func() {
 		t.Stop()
 		cancel(nil)

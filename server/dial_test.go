@@ -95,7 +95,7 @@ func TestParkedUnderDial(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer early.Close()
-		if _, err := b.hub.DialContext(ctx, "tcp", "n:1"); !errors.Is(err, tunnel.Parked) || !strings.Contains(err.Error(), "for 9s") {
+		if _, err := b.hub.DialContext(ctx, "tcp", "n:1"); !errors.Is(err, tunnel.Parked) || !strings.Contains(err.Error(), "for 3s") {
 			t.Errorf("%v", err)
 		}
 		if _, err := early.Read(make([]byte, 1)); !errors.Is(err, tunnel.Parked) || !strings.Contains(err.Error(), "dial n:1: node n has been reconnecting for ") {

@@ -110,6 +110,39 @@ func TestDialHere(t *testing.T) {
 	})
 }
 
+// TestParksUnderTheDial: a session that is parked while a dial waits for its answer makes the dial
+// try another server, once the node has had ParkedPatience to reconnect.
+func TestParksUnderTheDial(t *testing.T) {
+	for _, patience := range []time.Duration{-1, time.Second, 3 * time.Second} {
+		synctest.Test(t, func(t *testing.T) {
+			o := &other{has: true}
+			b := newTestHub(t, Config{Elsewhere: o.dial, ParkedPatience: patience})
+			if _, err := b.connect(one("n"), func(ctx context.Context, _ *tunnel.Request) { <-ctx.Done() }); err != nil {
+				t.Fatal(err)
+			}
+			began := time.Now()
+			time.AfterFunc(1500*time.Millisecond, b.last().park)
+			ctx, cancel := context.WithTimeout(t.Context(), 15*time.Second)
+			defer cancel()
+			c, err := b.hub.DialContext(ctx, "tcp", "n:1")
+			if err != nil {
+				t.Fatalf("%v: %v", patience, err)
+			}
+			defer c.Close()
+			if got, err := io.ReadAll(c); err != nil || string(got) != "elsewhere" {
+				t.Errorf("%q, %v", got, err)
+			}
+			want := 1500*time.Millisecond + patience
+			if patience < 0 {
+				want = 2 * parkedCheck
+			}
+			if d := time.Since(began); d != want {
+				t.Errorf("after %v, want %v", d, want)
+			}
+		})
+	}
+}
+
 // TestSpareDials: the last streams of a session are kept from dials for strangers, which go to
 // another server that has the node, if there is one.
 func TestSpareDials(t *testing.T) {
