@@ -283,7 +283,10 @@ func (s *Session) openSoon(ctx context.Context) (st *stream, err error) {
 		st = s.openLocked()
 		return st != nil
 	})
-	if ctx.Err() != nil || s.alive.Err() != nil || !errors.Is(err, tunnel.Busy) {
+	switch {
+	case st == nil && ctx.Err() != nil: // both may end at one moment
+		return nil, context.Cause(ctx)
+	case s.alive.Err() != nil || !errors.Is(err, tunnel.Busy):
 		return st, err
 	}
 	l := s.Link()
