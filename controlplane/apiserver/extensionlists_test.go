@@ -156,6 +156,11 @@ func (h *hoard) begin(t *testing.T) *instance {
 	}, metav1.CreateOptions{}))(t)
 	serveAt(t, in.client, "stuff", "10.9.9.9")
 	condition(t, registry, apiregistrationv1.ConditionTrue, "Passed")
+	person := h.of(t, in.config, "leaves")
+	until(t, "what finds the extension server available leads to it", func() bool {
+		_, err := person.List(t.Context(), metav1.ListOptions{LabelSelector: "pages=1,bytes=1"})
+		return !apierrors.IsServiceUnavailable(err)
+	})
 	return in
 }
 
