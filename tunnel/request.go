@@ -281,8 +281,8 @@ func acceptAll(ctx context.Context, s Session, serve func(Stream)) error {
 		switch {
 		case err == nil:
 			serve(st)
-		case ctx.Err() != nil || errors.Is(err, ErrSessionClosed) || errors.Is(err, Lost) || errors.Is(err, syscall.ECONNRESET):
-			return nil // the last is wrapped by a session's own errors
+		case ctx.Err() != nil || CodeOf(err).Away() || errors.Is(err, syscall.ECONNRESET):
+			return nil // the last is wrapped by a session that ended for another reason
 		default:
 			_ = s.Dismiss(&Goodbye{Code: Internal, Text: err.Error()}) // it cannot be used any more
 			return fmt.Errorf("accept stream: %w", err)

@@ -3,6 +3,7 @@ package tunnel_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -339,4 +340,39 @@ func TestAnswerTellsAddresses(t *testing.T) {
 	<-answered
 	_ = agent.Close()
 	wg.Wait()
+}
+
+// A broken session is one whose Accept fails.
+type broken struct {
+	tunnel.Session
+	why       error
+	dismissed bool
+}
+
+func (b *broken) Accept(context.Context) (tunnel.Stream, error) { return nil, b.why }
+
+func (b *broken) Dismiss(*tunnel.Goodbye) error {
+	b.dismissed = true
+	return nil
+}
+
+// TestServingEndsWithSession: that a session has ended, for whatever reason, is no error of
+// serving it. A session that cannot be used, although it goes on, is dismissed.
+func TestServingEndsWithSession(t *testing.T) {
+	for _, tc := range []struct {
+		why  error
+		want bool
+	}{
+		{tunnel.ErrSessionClosed, false},
+		{fmt.Errorf("%w: peer closed the connection", tunnel.Lost), false},
+		{fmt.Errorf("%w: nothing heard for 40s", tunnel.Dead), false},
+		{fmt.Errorf("peer violated the protocol: %w, %w", tunnel.Internal, syscall.ECONNRESET), false},
+		{errors.New("no such method"), true},
+	} {
+		s := &broken{why: tc.why}
+		err := tunnel.StartServing(t.Context(), s, nil)()
+		if got := err != nil; got != tc.want || s.dismissed != tc.want {
+			t.Errorf("%v: served with %v, dismissed: %v", tc.why, err, s.dismissed)
+		}
+	}
 }
