@@ -27,7 +27,7 @@ func TestNewLeaderKeepsTolerationTime(t *testing.T) {
 			FieldsType: "FieldsV1", FieldsV1: metav1.NewFieldsV1(`{"f:spec":{"f:taints":{}}}`),
 		}}
 		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p"}, Spec: corev1.PodSpec{NodeName: "n", Tolerations: seconds(3600)}}
-		client := fake.NewSimpleClientset(n, p) //nolint:staticcheck // NewClientset would note its own writers
+		client := fake.NewSimpleClientset(n, p)
 		f := newInformers(client)
 		c, err := tainteviction.New(client, f, tainteviction.Config{})
 		if err != nil {

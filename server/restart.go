@@ -110,13 +110,7 @@ func (r *registry) newsOf(node string) <-chan struct{} {
 	return r.awaited[node].news
 }
 
-// wake makes the dials that wait for node retry.
-func (r *registry) wake(node string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.wakeLocked(node)
-}
-
+// wakeLocked makes the dials that wait for node retry.
 func (r *registry) wakeLocked(node string) {
 	if a := r.awaited[node]; a != nil {
 		close(a.news)

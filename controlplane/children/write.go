@@ -66,9 +66,9 @@ func (c *Children[T]) CreateOne(ctx context.Context, o Owner, child T) (T, error
 func (c *Children[T]) Delete(ctx context.Context, o Owner, children []T) (gone []T, err error) {
 	done := make([]bool, len(children))
 	_, err = each(len(children), func(i int) error {
-		err := c.delete(ctx, o, children[i])
-		done[i] = err == nil
-		return err
+		failed := c.delete(ctx, o, children[i])
+		done[i] = failed == nil
+		return failed
 	})
 	for i, child := range children {
 		if done[i] {

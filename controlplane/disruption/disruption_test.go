@@ -378,7 +378,8 @@ func TestGranted(t *testing.T) {
 // each: a UID and a number of pods.
 func (w *world) scaled(want map[string]int64) {
 	w.client.Resources = []*metav1.APIResourceList{{GroupVersion: "example.com/v1", APIResources: []metav1.APIResource{
-		{Name: "things", Kind: "Thing", Namespaced: true}, {Name: "things/scale", Kind: "Scale", Group: "autoscaling", Version: "v1", Namespaced: true},
+		{Name: "things", Kind: "Thing", Namespaced: true},
+		{Name: "things/scale", Kind: "Scale", Group: "autoscaling", Version: "v1", Namespaced: true},
 		{Name: "plains", Kind: "Plain", Namespaced: true},
 	}}}
 	w.scales.PrependReactor("get", "*", func(a clienttesting.Action) (bool, runtime.Object, error) {

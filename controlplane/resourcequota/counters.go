@@ -95,8 +95,8 @@ func (c *counters) discoverLocked() (all bool) {
 	}
 	c.kinds = make(map[schema.GroupResource]schema.GroupVersionResource)
 	for _, l := range lists {
-		gv, err := schema.ParseGroupVersion(l.GroupVersion)
-		if err != nil {
+		gv, malformed := schema.ParseGroupVersion(l.GroupVersion)
+		if malformed != nil {
 			continue
 		}
 		for i := range l.APIResources {
