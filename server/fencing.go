@@ -262,8 +262,12 @@ func (r *registry) hold(e *entry, others []Observation) {
 			after = min(after, takeBackLeft)
 		}
 	}
-	if until := time.Now().Add(after); e.gone.held && !held && e.gone.takeBack.Before(until) {
-		e.gone.takeBack = until
+	if now := time.Now(); e.gone.held && !held {
+		if until := now.Add(after); e.gone.takeBack.Before(until) {
+			e.gone.takeBack = until
+		}
+		e.gone.since = now // it is remembered for as long as after the end of a session here
+		r.gone.MoveToBack(e.place)
 	}
 	e.gone.held = held
 }
