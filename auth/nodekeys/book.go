@@ -275,10 +275,12 @@ func (b *Book) bind(ctx context.Context, name, object, node, site string) error 
 }
 
 // change reads a record and writes the result of f, again until there was no other write
-// in between. f gets nil if there is no record. If it returns its argument, nothing is
-// written.
+// or removal in between. f gets nil if there is no record. If it returns its argument,
+// nothing is written.
 func (b *Book) change(ctx context.Context, name string, f func(*Record) (*Record, error)) error {
-	again := func(err error) bool { return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) }
+	again := func(err error) bool {
+		return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err)
+	}
 	return retry.OnError(retry.DefaultBackoff, again, func() error {
 		m, r, err := b.read(ctx, name)
 		if err != nil && !errors.Is(err, ErrUnknown) {

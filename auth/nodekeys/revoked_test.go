@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	clienttesting "k8s.io/client-go/testing"
 )
 
 // pods checks whether a token of a pod of a is admitted that was issued then.
@@ -156,6 +157,26 @@ func TestTakenWhileGone(t *testing.T) {
 		<-time.After(time.Second)
 		r.must(r.api.CoreV1().Nodes().Delete(ctx, "a", metav1.DeleteOptions{}))
 		r.must(r.book.Claim(ctx, "a", number(2), "")) // at once: no goroutine of the keeper has run
+		r.admits("taken", "a", 2)
+	})
+}
+
+// TestTakenWhileForgotten: a machine takes a name, and its record is removed between the
+// read and the write.
+func TestTakenWhileForgotten(t *testing.T) {
+	inBubble(t, func(t *testing.T, r *rig) {
+		ctx := t.Context()
+		r.must(r.book.Claim(ctx, "a", number(1), ""))
+		r.must(r.book.Allow(ctx, "a", "root", time.Hour))
+		removed := false
+		r.api.PrependReactor("update", "configmaps", func(a clienttesting.Action) (bool, runtime.Object, error) {
+			if !removed {
+				removed = true
+				r.must(r.api.Tracker().Delete(a.GetResource(), Namespace, "a"))
+			}
+			return false, nil, nil
+		})
+		r.must(r.book.Claim(ctx, "a", number(2), ""))
 		r.admits("taken", "a", 2)
 	})
 }
