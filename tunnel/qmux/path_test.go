@@ -363,6 +363,7 @@ func TestFullConnectionTakesNoBulk(t *testing.T) {
 		d, a := n.pair(t, tunnel.Options{})
 		for range 2 { // one makes a connection, the other finds it
 			near, far := opened(t, d, a)
+			synctest.Wait() // for writes and answers that are under way, which would set them again
 			d.mu.Lock()
 			d.keepalive.rtt, d.firstLocked().full = 100*time.Millisecond, true
 			d.mu.Unlock()
