@@ -56,31 +56,45 @@ const (
 	Revoked Code = 17
 )
 
-// codeText is indexed by Code. It is never changed.
-var codeText = [...]string{
-	NoNode:      "no such node is connected",
-	Parked:      "node is reconnecting",
-	Refused:     "connection refused",
-	Unreachable: "target is unreachable",
-	Timeout:     "timed out",
-	Denied:      "denied by policy",
-	Draining:    "draining",
-	Ambiguous:   "address belongs to more than one node",
-	Internal:    "internal error",
-	Canceled:    "canceled",
-	Unresolved:  "name does not resolve",
-	Invalid:     "invalid request",
-	Replaced:    "replaced by a newer session",
-	Lost:        "session lost",
-	Busy:        "too many requests",
-	Dead:        "peer is silent",
-	Revoked:     "identity is not admitted",
+// codes is indexed by Code: the code's name, its text, and the standard library's error for
+// it, if there is one. It is never changed.
+var codes = [...]struct {
+	name, text string
+	std        error
+}{
+	0:           {"ok", "", nil},
+	NoNode:      {"no_node", "no such node is connected", nil},
+	Parked:      {"parked", "node is reconnecting", nil},
+	Refused:     {"refused", "connection refused", syscall.ECONNREFUSED},
+	Unreachable: {"unreachable", "target is unreachable", syscall.EHOSTUNREACH},
+	Timeout:     {"timeout", "timed out", os.ErrDeadlineExceeded},
+	Denied:      {"denied", "denied by policy", nil},
+	Draining:    {"draining", "draining", nil},
+	Ambiguous:   {"ambiguous", "address belongs to more than one node", nil},
+	Internal:    {"internal", "internal error", nil},
+	Canceled:    {"canceled", "canceled", context.Canceled},
+	Unresolved:  {"unresolved", "name does not resolve", nil},
+	Invalid:     {"invalid", "invalid request", nil},
+	Replaced:    {"replaced", "replaced by a newer session", nil},
+	Lost:        {"lost", "session lost", syscall.ECONNRESET},
+	Busy:        {"busy", "too many requests", nil},
+	Dead:        {"dead", "peer is silent", syscall.ECONNRESET},
+	Revoked:     {"revoked", "identity is not admitted", nil},
+}
+
+// Name is one word of a closed list, for programs: values of metric labels, results in logs.
+// It is "ok" for 0, which is success, and "other" for codes of newer peers.
+func (c Code) Name() string {
+	if int(c) < len(codes) {
+		return codes[c].name
+	}
+	return "other"
 }
 
 // String is the code's text in English.
 func (c Code) String() string {
-	if int(c) < len(codeText) && codeText[c] != "" {
-		return codeText[c]
+	if 0 < c && int(c) < len(codes) {
+		return codes[c].text
 	}
 	return "code " + strconv.Itoa(int(c))
 }
@@ -102,24 +116,6 @@ func (c Code) Away() bool {
 		return true
 	default:
 		return false
-	}
-}
-
-// sentinel is the error of the standard library for the code; nil if there is none.
-func (c Code) sentinel() error {
-	switch c {
-	case Refused:
-		return syscall.ECONNREFUSED
-	case Unreachable:
-		return syscall.EHOSTUNREACH
-	case Timeout:
-		return os.ErrDeadlineExceeded
-	case Canceled:
-		return context.Canceled
-	case Lost, Dead:
-		return syscall.ECONNRESET
-	default:
-		return nil
 	}
 }
 
@@ -175,8 +171,8 @@ func Reason(addr string, err error) string {
 // at this end.
 func (e *DialError) Unwrap() []error {
 	errs := []error{e.Code}
-	if s := e.sentinel(); s != nil {
-		errs = append(errs, s)
+	if int(e.Code) < len(codes) && codes[e.Code].std != nil {
+		errs = append(errs, codes[e.Code].std)
 	}
 	if e.cause != nil {
 		errs = append(errs, e.cause)

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -72,8 +73,33 @@ func TestCodes(t *testing.T) {
 	if got := Code(200).Error(); got != "code 200" {
 		t.Errorf("unknown code: %q", got)
 	}
-	if len(codeText) != 18 {
-		t.Errorf("%d codes: add the new ones to the table above", len(codeText)-1)
+	if len(codes) != 18 {
+		t.Errorf("%d codes: add the new ones to the table above", len(codes)-1)
+	}
+}
+
+// TestCodeNames: each code has a name of its own, which is one word, and
+// codes of newer peers share one.
+func TestCodeNames(t *testing.T) {
+	word := regexp.MustCompile(`^[a-z]+(_[a-z]+)*$`)
+	seen := map[string]Code{}
+	for i := range codes {
+		name := Code(i).Name()
+		if other, twice := seen[name]; twice || !word.MatchString(name) || name == "other" {
+			t.Errorf("code %d is called %q, like %d", i, name, other)
+		}
+		seen[name] = Code(i)
+	}
+	for i := len(codes); i < 256; i++ {
+		if name := Code(i).Name(); name != "other" {
+			t.Errorf("code %d is called %q", i, name)
+		}
+	}
+	if name := CodeOf(nil).Name(); name != "ok" {
+		t.Errorf("no error is called %q", name)
+	}
+	if name := CodeOf(errors.New("x")).Name(); name != "internal" {
+		t.Errorf("an error without a code is called %q", name)
 	}
 }
 
