@@ -19,9 +19,7 @@ const (
 	// that measure it themselves are pinged every resumerInterval.
 	pingInterval    = 10 * time.Second
 	resumerInterval = time.Hour
-	// pingTimeout and resumerTimeout bound a write. They are sent to the peer, and one of an
-	// older version gives up a session that is silent for so long. This version leaves that
-	// to the transport.
+	// pingTimeout and resumerTimeout bound a write.
 	pingTimeout    = 30 * time.Second
 	resumerTimeout = 150 * time.Minute
 
@@ -294,14 +292,17 @@ type Welcome struct {
 	Session uint64
 	Meta    Meta
 
-	interval, timeout time.Duration // see pingInterval and pingTimeout; for both ends
+	// Those of timesOf. They are sent for peers of older versions, which ping by the
+	// interval, and give up a session that is silent for the timeout.
+	interval, timeout time.Duration
 }
 
-// bounded is w with the times, which a peer has sent, within bounds.
-func (w Welcome) bounded() Welcome {
-	w.interval = min(max(w.interval, 100*time.Millisecond), time.Hour)
-	w.timeout = min(max(w.timeout, 2*w.interval), 24*time.Hour)
-	return w
+// timesOf are the times of the control stream of s: both ends find the same ones.
+func timesOf(s Session) (interval, timeout time.Duration) {
+	if s.Link().Window > 0 {
+		return resumerInterval, resumerTimeout
+	}
+	return pingInterval, pingTimeout
 }
 
 // Greet opens the control stream of a session that this end has dialed, and waits for the
@@ -317,7 +318,8 @@ func Greet(ctx context.Context, s Session, h Hello) (*Control, Welcome, error) {
 	}
 	switch f.kind {
 	case kindWelcome:
-		w := f.welcome.bounded()
+		w := f.welcome
+		w.interval, w.timeout = timesOf(s)
 		return newControl(s, st, w), w, nil
 	case kindGoodbye, kindDrain:
 		err = f.goodbye()
@@ -375,10 +377,7 @@ func Await(ctx context.Context, s Session) (*Greeting, error) {
 // Control is this end of the control stream. Its Welcome, which sends w, or HangUp must be
 // called.
 func (g *Greeting) Control(w Welcome) *Control {
-	w.interval, w.timeout = pingInterval, pingTimeout
-	if g.session.Link().Window > 0 {
-		w.interval, w.timeout = resumerInterval, resumerTimeout
-	}
+	w.interval, w.timeout = timesOf(g.session)
 	return newControl(g.session, g.stream, w)
 }
 

@@ -72,8 +72,8 @@ func run(t *testing.T, a, s *tunnel.Control) (aErr, sErr chan error, stop func()
 // tells the round trip.
 func TestQuietDay(t *testing.T) {
 	for name, tt := range map[string]struct {
-		accepted func(tunnel.Session) tunnel.Session
-		pings    int
+		made  func(tunnel.Session) tunnel.Session
+		pings int
 	}{
 		"a session":              {func(s tunnel.Session) tunnel.Session { return s }, 6*60*24 + 1},
 		"one that tells its own": {func(s tunnel.Session) tunnel.Session { return &parkedSession{staller: staller{Session: s}} }, 25},
@@ -81,7 +81,7 @@ func TestQuietDay(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				agent, server := pair(t)
-				a, s := greet(t, agent, tt.accepted(server), tunnel.Welcome{Session: 1})
+				a, s := greet(t, tt.made(agent), tt.made(server), tunnel.Welcome{Session: 1})
 				ctx, cancel := context.WithTimeout(t.Context(), 24*time.Hour+time.Second) // the bubble's clock
 				defer cancel()
 				var wg sync.WaitGroup
