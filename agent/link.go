@@ -96,11 +96,7 @@ func (l *link) run(ctx context.Context) {
 		ended      = make(chan error, 1)
 	)
 	group.Go(func() { ended <- l.runControl(life) })
-	group.Go(func() {
-		if err := tunnel.Serve(life, l.session, l.answer); err != nil {
-			l.log.Warn("session failed", "err", err) // it is closed
-		}
-	})
+	wait := tunnel.StartServing(life, l.session, l.answer)
 	select {
 	case l.err = <-ended:
 	case <-ctx.Done():
@@ -108,6 +104,9 @@ func (l *link) run(ctx context.Context) {
 	}
 	stop()
 	group.Wait()
+	if err := wait(); err != nil {
+		l.log.Warn("session failed", "err", err) // it is closed
+	}
 	l.abandon()
 	if l.err == nil {
 		l.err = context.Cause(l.session.Context())

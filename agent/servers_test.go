@@ -124,7 +124,7 @@ func (h *servers) session(ctx context.Context, name string, s tunnel.Session) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	wg.Go(func() {
-		err := tunnel.Serve(ctx, s, func(ctx context.Context, r *tunnel.Request) {
+		err := tunneltest.ServeRequests(ctx, s, func(ctx context.Context, r *tunnel.Request) {
 			_, _ = tunnel.Answer(ctx, r, h.net.Dial) // the agent's end is what is tested
 		})
 		if err != nil {

@@ -18,6 +18,7 @@ import (
 	"github.com/hawser-project/hawser/tunnel"
 	"github.com/hawser-project/hawser/tunnel/memnet"
 	"github.com/hawser-project/hawser/tunnel/qmux"
+	"github.com/hawser-project/hawser/tunnel/tunneltest"
 )
 
 // dock accepts sessions on loopback and passes them on. It welcomes all of them and answers
@@ -54,7 +55,7 @@ func dock(t *testing.T, ca *authority, api func(net.Conn)) (addr string, session
 			var serving sync.WaitGroup
 			defer serving.Wait()
 			serving.Go(func() {
-				_ = tunnel.Serve(ctx, s, func(_ context.Context, r *tunnel.Request) { // ends with the session
+				_ = tunneltest.ServeRequests(ctx, s, func(_ context.Context, r *tunnel.Request) { // ends with the session
 					if st, err := r.Accept(); err == nil {
 						api(st)
 					}

@@ -243,7 +243,7 @@ func (b *testHub) connect(h tunnel.Hello, serve func(context.Context, *tunnel.Re
 		_ = s.Close()
 	})
 	wg.Go(func() {
-		_ = tunnel.Serve(life, s, serve)
+		_ = tunneltest.ServeRequests(life, s, serve)
 		close(served)
 	})
 	go func() { wg.Wait(); close(x.gone) }()

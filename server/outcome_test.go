@@ -24,6 +24,7 @@ import (
 	"github.com/hawser-project/hawser/tunnel/overquic"
 	"github.com/hawser-project/hawser/tunnel/overyamux"
 	"github.com/hawser-project/hawser/tunnel/qmux"
+	"github.com/hawser-project/hawser/tunnel/tunneltest"
 )
 
 // An outcome is the result of a dial: the agent's error, the error of the hub's caller, and
@@ -194,7 +195,7 @@ func (h *rig) connectAgent(t *testing.T, transport tunnel.Transport, addr string
 	var wg sync.WaitGroup
 	wg.Go(func() { _ = control.Run(life, nil) })
 	wg.Go(func() {
-		_ = tunnel.Serve(life, s, func(ctx context.Context, r *tunnel.Request) { _, _ = tunnel.Answer(ctx, r, dial) })
+		_ = tunneltest.ServeRequests(life, s, func(ctx context.Context, r *tunnel.Request) { _, _ = tunnel.Answer(ctx, r, dial) })
 	})
 	t.Cleanup(func() {
 		stop()

@@ -20,6 +20,7 @@ import (
 	"github.com/hawser-project/hawser/auth/pki/pkitest"
 	"github.com/hawser-project/hawser/tunnel"
 	"github.com/hawser-project/hawser/tunnel/overyamux"
+	"github.com/hawser-project/hawser/tunnel/tunneltest"
 )
 
 // An authority issues certificates.
@@ -126,7 +127,7 @@ func connectAgent(t *testing.T, addr string, cas *x509.CertPool, cert *tls.Certi
 	}
 	var wg sync.WaitGroup
 	wg.Go(func() { _ = control.Run(context.WithoutCancel(t.Context()), nil); _ = s.Close() })
-	wg.Go(func() { _ = tunnel.Serve(context.WithoutCancel(t.Context()), s, echo) })
+	wg.Go(func() { _ = tunneltest.ServeRequests(context.WithoutCancel(t.Context()), s, echo) })
 	t.Cleanup(func() { _ = s.Close(); wg.Wait() })
 	return s, nil
 }

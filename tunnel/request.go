@@ -232,21 +232,12 @@ type streamHandler interface {
 	OnStream(f func(Stream))
 }
 
-// Serve accepts the streams of s until it ends or ctx is done. For each it reads the request
-// and calls f, in a goroutine. It returns once every f has returned. The error is nil unless
-// accepting has failed; then the session is closed. f's context is the session's: ctx only
-// ends the accepting.
-func Serve(ctx context.Context, s Session, f func(context.Context, *Request)) error {
-	wait := StartServing(ctx, s, f)
-	select {
-	case <-ctx.Done():
-	case <-s.Context().Done():
-	}
-	return wait()
-}
-
-// StartServing is Serve without waiting. It takes no goroutine if the session has callbacks.
-// wait must be called once ctx is done or the session has ended; it waits for every f.
+// StartServing accepts the streams of s until it ends or ctx is done, and does not wait for
+// that. For each stream it reads the request and calls f, in a goroutine. f's context is the
+// session's: ctx only ends the accepting, which takes no goroutine if the session has
+// callbacks. wait must be called once ctx is done or the session has ended. It returns once
+// every f has returned. Its error is nil unless accepting has failed; then the session is
+// closed.
 func StartServing(ctx context.Context, s Session, f func(context.Context, *Request)) (wait func() error) {
 	var (
 		wg  sync.WaitGroup

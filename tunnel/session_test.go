@@ -239,7 +239,7 @@ func TestDialErrorsTravel(t *testing.T) {
 			agent, server := pair(t)
 			var wg sync.WaitGroup
 			wg.Go(func() {
-				_ = tunnel.Serve(t.Context(), agent, func(ctx context.Context, r *tunnel.Request) {
+				_ = tunneltest.ServeRequests(t.Context(), agent, func(ctx context.Context, r *tunnel.Request) {
 					_, err := tunnel.Answer(ctx, r, func(context.Context, string, string) (net.Conn, error) { return nil, tc.err })
 					if !errors.Is(err, tc.err) {
 						t.Errorf("answer returned %v", err)
@@ -316,7 +316,7 @@ func TestAnswerTellsAddresses(t *testing.T) {
 	answered := make(chan struct{})
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		_ = tunnel.Serve(t.Context(), agent, func(ctx context.Context, r *tunnel.Request) {
+		_ = tunneltest.ServeRequests(t.Context(), agent, func(ctx context.Context, r *tunnel.Request) {
 			defer close(answered)
 			if r.Timeout <= 0 || r.Timeout > tunnel.DefaultDialTimeout || r.Meta["who"] != "me" {
 				t.Errorf("request: %+v", r)

@@ -23,6 +23,7 @@ import (
 	"github.com/hawser-project/hawser/server"
 	"github.com/hawser-project/hawser/tunnel"
 	"github.com/hawser-project/hawser/tunnel/qmux"
+	"github.com/hawser-project/hawser/tunnel/tunneltest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -229,7 +230,7 @@ func (s *testServer) greetAs(node string, instance uint64, serve func(context.Co
 		ended <- control.Run(life, nil)
 		_ = session.Close()
 	})
-	wg.Go(func() { _ = tunnel.Serve(life, session, serve) })
+	wg.Go(func() { _ = tunneltest.ServeRequests(life, session, serve) })
 	f.tb.Cleanup(func() { _ = session.Close(); wg.Wait() })
 	return control, ended, nil
 }

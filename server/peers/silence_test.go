@@ -27,7 +27,7 @@ func TestSilentServer(t *testing.T) {
 		p, err := New(Config{ID: "a", Hub: func() *server.Hub { return hub }, Dial: func(context.Context, Peer) (tunnel.Session, error) {
 			near, other := tunneltest.Pair(tunnel.Peer{Addr: memnet.Addr("a")}, tunnel.Peer{Addr: memnet.Addr("b")}, tunnel.Options{})
 			far.Go(func() {
-				_ = tunnel.Serve(context.WithoutCancel(t.Context()), other, func(_ context.Context, r *tunnel.Request) {
+				_ = tunneltest.ServeRequests(context.WithoutCancel(t.Context()), other, func(_ context.Context, r *tunnel.Request) {
 					st, err := r.Accept()
 					if err != nil {
 						return

@@ -27,9 +27,11 @@ func ExampleDial() {
 		log.Fatal(err)
 	}
 	go func() { _ = control.Run(ctx, nil) }() // until the session ends
-	if err := tunnel.Serve(ctx, s, func(_ context.Context, r *tunnel.Request) {
+	wait := tunnel.StartServing(ctx, s, func(_ context.Context, r *tunnel.Request) {
 		_ = r.Reject(tunnel.Denied, "nothing may be reached here") // or Answer it
-	}); err != nil {
+	})
+	<-s.Context().Done()
+	if err := wait(); err != nil {
 		log.Print(err)
 	}
 	_ = s.Close()

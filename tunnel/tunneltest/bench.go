@@ -32,7 +32,7 @@ func benchPair(b *testing.B, pair Make, f func(tunnel.Stream)) tunnel.Session {
 	dialer, accepter := pair(b, tunnel.Options{})
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		_ = tunnel.Serve(b.Context(), accepter, func(_ context.Context, r *tunnel.Request) { // the dialer notices
+		_ = ServeRequests(b.Context(), accepter, func(_ context.Context, r *tunnel.Request) { // the dialer notices
 			if st, err := r.Accept(); err == nil {
 				f(st)
 				_ = st.Close()

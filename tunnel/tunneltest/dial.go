@@ -70,7 +70,7 @@ func testOutcomes(t *testing.T, pair Make) {
 	}
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		err := tunnel.Serve(ctx, b, func(ctx context.Context, r *tunnel.Request) {
+		err := ServeRequests(ctx, b, func(ctx context.Context, r *tunnel.Request) {
 			_, _ = tunnel.Answer(ctx, r, func(_ context.Context, _, addr string) (net.Conn, error) { // the opener's is checked
 				return nil, byAddr[addr]
 			})
@@ -112,7 +112,7 @@ func testTargetReset(t *testing.T, pair Make) {
 	defer ln.Close()
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		_ = tunnel.Serve(ctx, b, func(ctx context.Context, r *tunnel.Request) { // the opener notices
+		_ = ServeRequests(ctx, b, func(ctx context.Context, r *tunnel.Request) { // the opener notices
 			_, _ = tunnel.Answer(ctx, r, new(net.Dialer).DialContext) // likewise
 		})
 	})

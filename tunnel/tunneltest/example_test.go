@@ -17,7 +17,7 @@ func ExamplePair() {
 	defer cancel()
 	served := make(chan error, 1)
 	go func() {
-		served <- tunnel.Serve(ctx, far, func(_ context.Context, r *tunnel.Request) {
+		served <- tunneltest.ServeRequests(ctx, far, func(_ context.Context, r *tunnel.Request) {
 			if r.Addr != "node-1:7" {
 				_ = r.Reject(tunnel.Refused, "nobody listens") // the dialing end says so
 				return

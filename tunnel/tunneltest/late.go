@@ -21,7 +21,7 @@ func answering(t *testing.T, s tunnel.Session, dial func(ctx context.Context) (n
 	t.Helper()
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		err := tunnel.Serve(context.Background(), s, func(ctx context.Context, r *tunnel.Request) {
+		err := ServeRequests(context.Background(), s, func(ctx context.Context, r *tunnel.Request) {
 			_, _ = tunnel.Answer(ctx, r, func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx) })
 		})
 		if err != nil {

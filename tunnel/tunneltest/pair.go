@@ -26,6 +26,16 @@ func Pair(a, b tunnel.Peer, o tunnel.Options) (tunnel.Session, tunnel.Session) {
 	return sa, sb
 }
 
+// ServeRequests is tunnel.StartServing that waits until s has ended or ctx is done.
+func ServeRequests(ctx context.Context, s tunnel.Session, f func(context.Context, *tunnel.Request)) error {
+	wait := tunnel.StartServing(ctx, s, f)
+	select {
+	case <-ctx.Done():
+	case <-s.Context().Done():
+	}
+	return wait()
+}
+
 type session struct {
 	peer   tunnel.Peer
 	local  net.Addr

@@ -214,7 +214,7 @@ func testOpenWhileParked(t *testing.T, r *resumption) {
 
 // serveEcho accepts every dial and gives back what it is sent, until s ends.
 func serveEcho(ctx context.Context, s tunnel.Session) {
-	_ = tunnel.Serve(ctx, s, func(_ context.Context, q *tunnel.Request) { // the dialer notices
+	_ = ServeRequests(ctx, s, func(_ context.Context, q *tunnel.Request) { // the dialer notices
 		if st, err := q.Accept(); err == nil {
 			_, _ = io.Copy(st, st) // likewise
 			_ = st.Close()

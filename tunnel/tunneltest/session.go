@@ -188,7 +188,7 @@ func testDialAndAnswer(t *testing.T, pair Make) {
 	ctx := within(t)
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		err := tunnel.Serve(ctx, b, func(_ context.Context, r *tunnel.Request) {
+		err := ServeRequests(ctx, b, func(_ context.Context, r *tunnel.Request) {
 			if r.Addr != "echo:7" {
 				_ = r.Reject(tunnel.Refused, "nobody home") // the dialer's error is checked
 				return
