@@ -188,8 +188,8 @@ type Carrier interface {
 	// SpliceTo copies what the peer sends to dst until its end, and SpliceFrom sends src
 	// until its end. Neither closes anything. moved is called with the number of bytes of
 	// each step; it must return at once and not call the stream.
-	SpliceTo(dst net.Conn, moved func(n int)) error
-	SpliceFrom(src net.Conn, moved func(n int)) error
+	SpliceTo(dst io.Writer, moved func(n int)) error
+	SpliceFrom(src io.Reader, moved func(n int)) error
 }
 
 const (

@@ -182,29 +182,27 @@ func (st *stream) freeLocked(g *segment) {
 	g.b = nil
 }
 
-// ReadFrom is SpliceFrom for any reader.
+// ReadFrom is SpliceFrom that counts the bytes itself.
 func (st *stream) ReadFrom(r io.Reader) (n int64, err error) {
-	err = st.sendAll(r, func(k int) { n += int64(k) })
+	err = st.SpliceFrom(r, func(k int) { n += int64(k) })
 	return n, err
 }
 
 // SpliceFrom sends what src has until its end, without a copy. While it waits for a
 // socket to become readable it holds no memory.
-func (st *stream) SpliceFrom(src net.Conn, moved func(n int)) error { return st.sendAll(src, moved) }
-
-func (st *stream) sendAll(r io.Reader, moved func(n int)) error {
+func (st *stream) SpliceFrom(src io.Reader, moved func(n int)) error {
 	st.wmu.Lock()
 	defer st.wmu.Unlock()
-	src := source{r: r}
-	defer src.Free()
+	from := source{r: src}
+	defer from.Free()
 	for {
 		var err error
-		if src.maxBlock, err = st.awaitRoom(); err != nil {
+		if from.maxBlock, err = st.awaitRoom(); err != nil {
 			return st.opError("write", err)
 		}
-		n, rerr := src.read()
+		n, rerr := from.read()
 		if n > 0 {
-			if err := st.takeFrom(&src, n); err != nil {
+			if err := st.takeFrom(&from, n); err != nil {
 				return st.opError("write", err)
 			}
 			moved(n)

@@ -50,22 +50,20 @@ func (st *stream) deliverLocked(data []byte) int {
 	return n
 }
 
-// WriteTo is SpliceTo for any writer.
+// WriteTo is SpliceTo that counts the bytes itself.
 func (st *stream) WriteTo(w io.Writer) (n int64, err error) {
-	err = st.deliverAll(w, func(k int) { n += int64(k) })
+	err = st.SpliceTo(w, func(k int) { n += int64(k) })
 	return n, err
 }
 
 // SpliceTo writes what the peer sends to dst, until its end. While it waits it holds no
 // memory. If dst is a socket, the goroutine that reads the connection writes to it as far
 // as it takes data at once.
-func (st *stream) SpliceTo(dst net.Conn, moved func(n int)) error { return st.deliverAll(dst, moved) }
-
-func (st *stream) deliverAll(w io.Writer, moved func(n int)) error {
+func (st *stream) SpliceTo(dst io.Writer, moved func(n int)) error {
 	st.rmu.Lock()
 	defer st.rmu.Unlock()
-	k := &sink{w: w, moved: moved}
-	k.hasSocket = k.socket.Open(w)
+	k := &sink{w: dst, moved: moved}
+	k.hasSocket = k.socket.Open(dst)
 	st.s.mu.Lock()
 	defer st.s.mu.Unlock()
 	in := &st.in
