@@ -93,7 +93,7 @@ func (s *Session) streamFrameLocked(c *conn, f frame, b *block) error {
 	}
 	switch f.kind {
 	case frameStream:
-		s.stats.Received += uint64(len(f.data))
+		s.moved += uint64(len(f.data))
 		c.movedLocked()
 		return st.receiveLocked(c, f, b)
 	case frameResetStream:

@@ -144,11 +144,11 @@ func (s *Session) keepaliveLocked(c *conn, now time.Time, late bool) {
 	}
 	dead := c.probedAt.Add(wait)
 	ask := false
-	switch moved := s.stats.Received + s.stats.Sent; {
+	switch {
 	case c.probedAt.IsZero() && now.Before(due):
 		s.scheduleLocked(due)
-		if ask = s.dialing && c.pingNumber == 0 && moved-s.keepalive.sampledAt >= rttSampleBytes; ask {
-			s.keepalive.sampledAt = moved
+		if ask = s.dialing && c.pingNumber == 0 && s.moved-s.keepalive.sampledAt >= rttSampleBytes; ask {
+			s.keepalive.sampledAt = s.moved
 		}
 	case c.probedAt.IsZero() || late:
 		ask, c.probedAt = true, now

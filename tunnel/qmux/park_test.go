@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -41,6 +42,30 @@ func TestWrittenWhileParked(t *testing.T) {
 			if l := s.Link(); l.Resumes != 1 || l.Parks != 1 || !l.Parked.IsZero() {
 				t.Errorf("%+v", l)
 			}
+		}
+		n.close(t, d, a)
+	})
+}
+
+// What was in flight on a lost connection is counted once, and as retransmitted.
+func TestLinkCountsBytesOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork(tunnel.Options{})
+		d, a := n.pair(t, tunnel.Options{})
+		near, far := opened(t, d, a)
+		time.Sleep(time.Second) // until what was written so far is acknowledged
+		text := strings.Repeat("in flight ", 5000)
+		says(t, near, text)
+		synctest.Wait() // it has arrived, and is not acknowledged
+		n.cut()
+		hears(t, far, text)
+		time.Sleep(time.Second)
+		written := uint64(len(".") + len(text))
+		if l := d.Link(); l.Sent != written || l.Replayed == 0 || l.Resumes != 1 {
+			t.Errorf("%d bytes were written, and the link is %+v", written, l)
+		}
+		if l := a.Link(); l.Received != written {
+			t.Errorf("%d bytes were written, and the peer's link is %+v", written, l)
 		}
 		n.close(t, d, a)
 	})

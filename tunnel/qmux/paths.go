@@ -458,10 +458,10 @@ func (s *Session) parkLocked(c *conn, cause error) {
 	if s.dial == nil {
 		return
 	}
-	r, moved := &s.paths.rejoin, s.stats.Received+s.stats.Sent
-	if r.shortLived++; c.inFlight > 0 || now.Sub(c.lastOwned) >= minUsefulLife || moved != r.movedAtLoss {
+	r := &s.paths.rejoin
+	if r.shortLived++; c.inFlight > 0 || now.Sub(c.lastOwned) >= minUsefulLife || s.moved != r.movedAtLoss {
 		r.shortLived = 0
 	}
-	r.movedAtLoss = moved
+	r.movedAtLoss = s.moved
 	s.rejoinLocked(nil, insteadOfAll)
 }

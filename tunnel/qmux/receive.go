@@ -79,7 +79,10 @@ func (st *stream) receiveLocked(c *conn, f frame, b *block) error {
 	case f.offset > in.next && !st.s.extended:
 		return protocolError(errProtocol, "stream %d: a gap", st.id)
 	}
-	in.high = max(in.high, end)
+	if end > in.high {
+		st.s.stats.Received += end - in.high
+		in.high = end
+	}
 	if f.fin {
 		in.state, in.final = recvSizeKnown, end
 	}

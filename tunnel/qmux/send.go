@@ -339,7 +339,7 @@ func (st *stream) sentLocked(c *conn, n int) (fin bool) {
 	o := &st.out
 	from := o.next
 	o.next += uint64(n)
-	st.s.stats.Sent += uint64(n)
+	st.s.moved += uint64(n)
 	if o.next > o.high {
 		st.s.dataSent += o.next - o.high
 		o.high = o.next

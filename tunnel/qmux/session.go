@@ -67,11 +67,12 @@ type Session struct {
 	acceptQueue    []*stream
 	handler        func(tunnel.Stream)
 	dataMax        uint64 // the peer's MAX_DATA
-	dataSent       uint64
-	besideCounted  int // connections that conf.beside counts
-	retained       int // bytes of blocks retained for retransmission
-	unread         int // bytes of blocks that hold unread data
-	windowSpare    int // what is left of windowBudget
+	dataSent       uint64 // bytes of streams, without retransmissions
+	moved          uint64 // bytes of streams sent and received, with retransmissions
+	besideCounted  int    // connections that conf.beside counts
+	retained       int    // bytes of blocks retained for retransmission
+	unread         int    // bytes of blocks that hold unread data
+	windowSpare    int    // what is left of windowBudget
 	stats          tunnel.LinkState
 	keepalive      keepalive
 	pings          uint64
@@ -380,7 +381,7 @@ func (s *Session) Link() tunnel.LinkState {
 func (s *Session) linkLocked() tunnel.LinkState {
 	l := s.stats
 	l.Streams, l.MaxStreams = s.open, s.conf.maxStreams
-	l.RTT, l.Queued, l.Connections, l.Addr = s.keepalive.rtt, s.retained, len(s.conns), s.paths.lastLostAddr
+	l.RTT, l.Sent, l.Queued, l.Connections, l.Addr = s.keepalive.rtt, s.dataSent, s.retained, len(s.conns), s.paths.lastLostAddr
 	if c := s.firstLocked(); c != nil {
 		l.Addr = c.tls.RemoteAddr()
 	}
