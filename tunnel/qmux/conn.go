@@ -208,8 +208,8 @@ func (c *conn) read() {
 // readEnded ends the connection after read has failed with err.
 func (c *conn) readEnded(err error) {
 	c.in.drop()
-	var p *ProtocolError
-	if errors.As(err, &p) && !p.Remote {
+	var p *violation
+	if errors.As(err, &p) {
 		c.s.mu.Lock()
 		c.s.protocolErrorLocked(p)
 		c.s.mu.Unlock()

@@ -29,33 +29,28 @@ const (
 	streamCanceled = 0x00
 )
 
-// A ProtocolError is a violation of RFC 9000, of the QMux draft or of this package's
+// A violation is a peer's violation of RFC 9000, of the QMux draft or of this package's
 // extension. It ends the session: its scope is the connection (RFC 9000, 11.1).
-type ProtocolError struct {
+type violation struct {
 	// Code is one of RFC 9000, section 20.1.
 	Code uint64
 	// Text describes the violation.
 	Text string
-	// Remote is true if the peer has found the violation, in what this end has sent.
-	Remote bool
 }
 
-// Error describes the violation and says which end found it.
-func (e *ProtocolError) Error() string {
-	if e.Remote {
-		return fmt.Sprintf("peer closed the session: error %#x: %s", e.Code, e.Text)
-	}
+// Error describes the violation.
+func (e *violation) Error() string {
 	return fmt.Sprintf("peer violates the protocol: error %#x: %s", e.Code, e.Text)
 }
 
-// protocolError makes a ProtocolError of what the peer has sent.
+// protocolError makes a violation of what the peer has sent.
 func protocolError(code uint64, format string, args ...any) error {
-	return &ProtocolError{Code: code, Text: fmt.Sprintf(format, args...)}
+	return &violation{Code: code, Text: fmt.Sprintf(format, args...)}
 }
 
-// An Error is why a session has ended, or was refused; its scope is the session. It unwraps
+// A sessionError is why a session has ended, or was refused; its scope is the session. It unwraps
 // to its Code, to syscall.ECONNRESET and to the cause.
-type Error struct {
+type sessionError struct {
 	// Code is Dead if the peer fell silent and did not return, Lost if the connections
 	// broke and were not replaced in time or the peer has forgotten the session,
 	// Internal if the peer violated the protocol, and the peer's own code if it refused.
@@ -68,7 +63,7 @@ type Error struct {
 }
 
 // Error says what happened.
-func (e *Error) Error() string {
+func (e *sessionError) Error() string {
 	if e.cause == nil {
 		return e.Text
 	}
@@ -76,7 +71,7 @@ func (e *Error) Error() string {
 }
 
 // Unwrap returns the code, ECONNRESET, and the cause if there is one.
-func (e *Error) Unwrap() []error {
+func (e *sessionError) Unwrap() []error {
 	errs := []error{e.Code, syscall.ECONNRESET}
 	if e.cause != nil {
 		errs = append(errs, e.cause)
@@ -91,12 +86,12 @@ func sessionEnded(text string, cause error) error {
 	if errors.Is(cause, tunnel.Dead) {
 		code = tunnel.Dead
 	}
-	return &Error{Code: code, Text: text, cause: cause}
+	return &sessionError{Code: code, Text: text, cause: cause}
 }
 
 // protocolViolation is the end of a session whose peer violates the protocol.
 func protocolViolation(err error) error {
-	return &Error{Code: tunnel.Internal, Text: "peer violated the protocol", cause: err}
+	return &sessionError{Code: tunnel.Internal, Text: "peer violated the protocol", cause: err}
 }
 
 // silentError is why a connection is given up on which nothing was received.
@@ -112,22 +107,24 @@ var (
 )
 
 // noSession refuses a joining; cause may be nil.
-func noSession(cause error) *Error {
-	return &Error{Code: tunnel.Lost, Text: "no such session", cause: cause}
+func noSession(cause error) *sessionError {
+	return &sessionError{Code: tunnel.Lost, Text: "no such session", cause: cause}
 }
 
 // superseded refuses an attempt that is older than one that has succeeded.
-func superseded() *Error { return &Error{Code: tunnel.Replaced, Text: "a later attempt came first"} }
+func superseded() *sessionError {
+	return &sessionError{Code: tunnel.Replaced, Text: "a later attempt came first"}
+}
 
 // refused refuses a joining that the application does not allow. The peer receives its Code
 // and Text.
-func refused(err error) *Error {
+func refused(err error) *sessionError {
 	var code tunnel.Code
 	if errors.As(err, &code) {
 		retry, _ := tunnel.RetryAfter(err)
-		return &Error{Code: code, Text: err.Error(), retry: retry}
+		return &sessionError{Code: code, Text: err.Error(), retry: retry}
 	}
-	return &Error{Code: tunnel.Denied, Text: "session may not be resumed", cause: err}
+	return &sessionError{Code: tunnel.Denied, Text: "session may not be resumed", cause: err}
 }
 
 // closedBy makes an error of a CONNECTION_CLOSE. It wraps a *tunnel.Goodbye if the peer does
@@ -135,13 +132,13 @@ func refused(err error) *Error {
 func closedBy(f frame) error {
 	text := string(f.data[:min(len(f.data), maxReason)])
 	if f.kind == frameClose && f.value != errNone {
-		return protocolViolation(&ProtocolError{Code: f.value, Text: text, Remote: true})
+		return protocolViolation(fmt.Errorf("peer closed the session: error %#x: %s", f.value, text))
 	}
 	if f.value == 0 {
 		return fmt.Errorf("%w: peer closed the session", tunnel.Lost)
 	}
 	bye := tunnel.GoodbyeBy(f.value, text)
-	e := &Error{Code: cmp.Or(bye.Code, tunnel.Internal), Text: "refused by the server"}
+	e := &sessionError{Code: cmp.Or(bye.Code, tunnel.Internal), Text: "refused by the server"}
 	switch e.Code {
 	case tunnel.Denied, tunnel.Revoked, tunnel.Busy:
 		e.cause = bye
@@ -153,10 +150,10 @@ func closedBy(f frame) error {
 
 // permanent says whether another attempt would fail in the same way.
 func permanent(err error) bool {
-	var e *Error
+	var e *sessionError
 	if errors.As(err, &e) {
 		return e.Code != tunnel.Busy && e.Code != tunnel.Draining && e.Code != tunnel.Replaced
 	}
-	var p *ProtocolError
+	var p *violation
 	return errors.As(err, &p)
 }

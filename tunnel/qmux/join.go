@@ -115,7 +115,7 @@ func (s *Session) joinOn(ctx context.Context, c *conn, insteadOf uint64) error {
 		return err
 	}
 	if answer == nil {
-		return &Error{Code: tunnel.Lost, Text: "the server does not resume any more"}
+		return &sessionError{Code: tunnel.Lost, Text: "the server does not resume any more"}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -149,9 +149,9 @@ func (s *Session) admit(c *conn, j *joining) error {
 	case j.attempt <= r.attempt:
 		return superseded()
 	case left >= s.conf.connections:
-		return &Error{Code: tunnel.Busy, Text: fmt.Sprintf("%d connections are the limit", s.conf.connections)}
+		return &sessionError{Code: tunnel.Busy, Text: fmt.Sprintf("%d connections are the limit", s.conf.connections)}
 	case beside && !s.conf.beside.take(1, false): // the last case, since it takes a place
-		return &Error{Code: tunnel.Busy, Text: "too many connections beside the first of each session"}
+		return &sessionError{Code: tunnel.Busy, Text: "too many connections beside the first of each session"}
 	}
 	if beside {
 		s.besideCounted++

@@ -272,7 +272,7 @@ func TestFinalRefusals(t *testing.T) {
 		tunnel.Lost: true, tunnel.Denied: true, tunnel.Internal: true, tunnel.Revoked: true,
 		tunnel.Busy: false, tunnel.Draining: false, tunnel.Replaced: false,
 	} {
-		if got := permanent(&Error{Code: code}); got != want {
+		if got := permanent(&sessionError{Code: code}); got != want {
 			t.Errorf("final(%v) = %t", code, got)
 		}
 	}

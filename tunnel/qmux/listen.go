@@ -93,8 +93,8 @@ func (r *registry) accept(ctx context.Context, t secured) (*Session, error) {
 
 // refuse sends the peer the reason, and closes the connection.
 func (r *registry) refuse(c *conn, err error) {
-	var e *Error
-	var p *ProtocolError
+	var e *sessionError
+	var p *violation
 	switch {
 	case errors.As(err, &e):
 		c.closeGracefully(closeFrame((&tunnel.Goodbye{Code: e.Code, Retry: e.retry}).ErrorCode(), true, e.Text))
@@ -109,7 +109,7 @@ func (r *registry) refuse(c *conn, err error) {
 func (r *registry) decide(c *conn, theirs *parameters) (*Session, error) {
 	identity, err := r.identity(c.peer())
 	if err != nil {
-		err = &Error{Code: tunnel.Denied, Text: "identity is not accepted", cause: err}
+		err = &sessionError{Code: tunnel.Denied, Text: "identity is not accepted", cause: err}
 	}
 	j := theirs.session
 	switch {
@@ -210,13 +210,13 @@ func (r *registry) add(s *Session) error {
 	if len(owned) >= maxPerIdentity {
 		oldest := longestParked(owned)
 		if oldest == nil {
-			return &Error{Code: tunnel.Busy, Text: "too many sessions of this identity"}
+			return &sessionError{Code: tunnel.Busy, Text: "too many sessions of this identity"}
 		}
-		go oldest.revoke(&Error{Code: tunnel.Replaced, Text: "too many sessions of this identity"}) // it takes the session's mutex
+		go oldest.revoke(&sessionError{Code: tunnel.Replaced, Text: "too many sessions of this identity"}) // it takes the session's mutex
 		r.removeLocked(oldest)
 	}
 	if len(r.sessions) >= maxSessions {
-		return &Error{Code: tunnel.Busy, Text: "too many sessions"}
+		return &sessionError{Code: tunnel.Busy, Text: "too many sessions"}
 	}
 	if r.owned[s.identity] == nil {
 		r.owned[s.identity] = make(map[*Session]struct{})

@@ -97,7 +97,7 @@ func TestWindowIsOver(t *testing.T) {
 						if took := time.Since(began); took < window || took > tc.most {
 							t.Errorf("failed after %v", took)
 						}
-						var e *Error
+						var e *sessionError
 						if !errors.As(err, &e) || e.Code != tc.code || !errors.Is(err, syscall.ECONNRESET) || errors.Is(err, io.EOF) {
 							t.Errorf("read: %v", err)
 						}

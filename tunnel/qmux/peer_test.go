@@ -251,7 +251,7 @@ func TestBrokenPeers(t *testing.T) {
 				t.Errorf("closed with %#x, %q; want %#x", f.value, f.data, c.code)
 			}
 			<-s.Context().Done()
-			var broken *ProtocolError
+			var broken *violation
 			if err := context.Cause(s.Context()); !errors.As(err, &broken) || broken.Code != c.code || tunnel.CodeOf(err) != tunnel.Internal {
 				t.Errorf("cause: %v", err)
 			}

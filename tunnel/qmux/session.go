@@ -215,7 +215,7 @@ func (s *Session) failLocked(err error) {
 
 // protocolErrorLocked ends the session because the peer violates the protocol, and sends
 // it the error.
-func (s *Session) protocolErrorLocked(p *ProtocolError) {
+func (s *Session) protocolErrorLocked(p *violation) {
 	if s.err != nil {
 		return
 	}

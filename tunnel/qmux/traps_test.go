@@ -404,7 +404,7 @@ func TestLastWords(t *testing.T) {
 		synctest.Wait()
 		s := a.(*Session)
 		s.mu.Lock()
-		s.closeReason = &Error{Code: tunnel.Revoked, Text: "you are not welcome"}
+		s.closeReason = &sessionError{Code: tunnel.Revoked, Text: "you are not welcome"}
 		s.sendCloseLocked(closeFrame(uint64(tunnel.Revoked), true, "you are not welcome"))
 		s.mu.Unlock()
 		<-d.Context().Done()

@@ -80,7 +80,7 @@ func TestForbiddenFrames(t *testing.T) {
 		"", "0c 04 ffffffffffffffff 61",
 	} {
 		_, _, err := next(spelled(t, text))
-		var p *ProtocolError
+		var p *violation
 		if !errors.As(err, &p) || p.Code != errFrameEncoding {
 			t.Errorf("%q: %v", text, err)
 		}
@@ -108,7 +108,7 @@ func TestParameters(t *testing.T) {
 		"session of another size": "cb8f7a1c4d5e6f21 01 00",
 	} {
 		_, err := parseParameters(spelled(t, text))
-		var p *ProtocolError
+		var p *violation
 		if !errors.As(err, &p) || p.Code != errParameter {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -127,7 +127,7 @@ func FuzzFrames(f *testing.F) {
 		for len(b) > 0 {
 			fr, rest, err := next(b)
 			if err != nil {
-				var p *ProtocolError
+				var p *violation
 				if !errors.As(err, &p) {
 					t.Fatalf("%v", err)
 				}
