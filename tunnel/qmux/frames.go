@@ -152,7 +152,6 @@ func (s *Session) streamLocked(id uint64) (*stream, error) {
 			s.handler(st)
 			s.accepted++
 		} else {
-			st.unaccepted = true
 			s.acceptQueue = append(s.acceptQueue, st)
 			s.wakeWaitersLocked()
 		}

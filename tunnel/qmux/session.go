@@ -131,12 +131,6 @@ func (s *Session) Context() context.Context { return s.ctx }
 // Peer is what the first connection's handshake proved.
 func (s *Session) Peer() tunnel.Peer { return s.info }
 
-// LocalAddr is the local address of the latest connection.
-func (s *Session) LocalAddr() net.Addr { return *s.local.Load() }
-
-// RemoteAddr is the remote address of the first connection.
-func (s *Session) RemoteAddr() net.Addr { return s.info.Addr }
-
 // Close ends every stream and the session, and tells the peer. It returns once the session's
 // goroutines have ended: after at most closeTimeout and lingerTimeout.
 func (s *Session) Close() error {
@@ -336,7 +330,7 @@ func (s *Session) Accept(ctx context.Context) (tunnel.Stream, error) {
 		if len(s.acceptQueue) > 0 {
 			st = s.acceptQueue[0]
 			s.acceptQueue = slices.Delete(s.acceptQueue, 0, 1)
-			s.noteAcceptedLocked(st)
+			s.noteAcceptedLocked()
 		}
 		return st != nil
 	})
@@ -347,8 +341,7 @@ func (s *Session) Accept(ctx context.Context) (tunnel.Stream, error) {
 }
 
 // noteAcceptedLocked notes that a stream was accepted.
-func (s *Session) noteAcceptedLocked(st *stream) {
-	st.unaccepted = false
+func (s *Session) noteAcceptedLocked() {
 	s.accepted++
 	s.raiseMaxStreamsLocked()
 }
@@ -364,7 +357,7 @@ func (s *Session) OnStream(f func(tunnel.Stream)) {
 		st := s.acceptQueue[0]
 		s.acceptQueue = s.acceptQueue[1:]
 		f(st)
-		s.noteAcceptedLocked(st)
+		s.noteAcceptedLocked()
 	}
 }
 

@@ -26,12 +26,11 @@ type stream struct {
 	wmu sync.Mutex // serializes Write and ReadFrom
 
 	// The session's mutex guards the following.
-	out        sending
-	in         receiving
-	closed     bool // by Close or Abort
-	unaccepted bool // opened by the peer and still in the accept queue
-	control    uint8
-	controlOn  *conn // the connection whose controlStreams has it; nil: none
+	out       sending
+	in        receiving
+	closed    bool // by Close or Abort
+	control   uint8
+	controlOn *conn // the connection whose controlStreams has it; nil: none
 }
 
 // The control frames that a stream can have pending.
@@ -54,8 +53,11 @@ func newStream(s *Session, id uint64) *stream {
 	return st
 }
 
-func (st *stream) LocalAddr() net.Addr  { return st.s.LocalAddr() }
-func (st *stream) RemoteAddr() net.Addr { return st.s.RemoteAddr() }
+// LocalAddr is the local address of the session's latest connection.
+func (st *stream) LocalAddr() net.Addr { return *st.s.local.Load() }
+
+// RemoteAddr is the remote address of the session's first connection.
+func (st *stream) RemoteAddr() net.Addr { return st.s.info.Addr }
 
 // opError wraps err as package net does.
 func (st *stream) opError(op string, err error) error {
@@ -188,11 +190,12 @@ func (st *stream) stopLocked() {
 // endedLocked removes the stream once both its parts are in a final state.
 func (st *stream) endedLocked() {
 	out := st.out.state == sendDataRecvd || st.out.state == sendResetRecvd
-	if st.unaccepted && st.out.state >= sendDataRecvd && st.in.state == recvResetRecvd {
-		// The peer gave it up before it was accepted.
-		st.s.acceptQueue = slices.DeleteFunc(st.s.acceptQueue, func(other *stream) bool { return other == st })
-		st.s.noteAcceptedLocked(st)
-		st.closed = true
+	if st.out.state >= sendDataRecvd && st.in.state == recvResetRecvd {
+		if i := slices.Index(st.s.acceptQueue, st); i >= 0 { // the peer gave it up before it was accepted
+			st.s.acceptQueue = slices.Delete(st.s.acceptQueue, i, i+1)
+			st.s.noteAcceptedLocked()
+			st.closed = true
+		}
 	}
 	in := st.in.state == recvDataRead || st.in.state == recvResetRead ||
 		st.closed && (st.in.state == recvDataRecvd || st.in.state == recvResetRecvd)
