@@ -34,9 +34,8 @@ type batch struct {
 
 // A reader is the reading side of a batch. It is for one goroutine at a time.
 type reader struct {
+	source           // has what waitRead has read: b.buf[from:to]; no block if nothing is left
 	nonblocking bool // Read does not block
-	socket      tunnel.SocketReader
-	buffered    *block // what waitRead has read: buffered.buf[from:to]; nil if nothing is left
 	from        int
 	to          int
 }
@@ -81,30 +80,16 @@ func (b *batch) setNonblocking(yes bool) { b.in.nonblocking = yes && b.hasSocket
 // inside TLS, and an idle connection keeps that stack.
 func (b *batch) waitRead() error {
 	n, err := b.in.socket.Read(&b.in)
-	b.in.from, b.in.to = 0, n
+	b.in.from, b.in.to = headroom, headroom+n
 	return err
-}
-
-// Take implements tunnel.Memory.
-func (in *reader) Take(int) []byte {
-	in.buffered = newBlock(smallBlock)
-	return in.buffered.buf
-}
-
-// Free discards what Read has not returned.
-func (in *reader) Free() {
-	if in.buffered != nil {
-		in.buffered.free()
-		in.buffered = nil
-	}
 }
 
 // Read returns what waitRead has read, or else reads the socket unless it must not block.
 func (b *batch) Read(p []byte) (int, error) {
 	in := &b.in
 	switch {
-	case in.buffered != nil:
-		n := copy(p, in.buffered.buf[in.from:in.to])
+	case in.b != nil:
+		n := copy(p, in.b.buf[in.from:in.to])
 		if in.from += n; in.from == in.to {
 			in.Free()
 		}
