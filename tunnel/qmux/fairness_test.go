@@ -177,7 +177,7 @@ func (l *link) isEmpty(t *testing.T) {
 		}
 		s.mu.Lock()
 		for _, c := range s.conns {
-			if n := []int{c.small.len(), c.bulk.len(), len(c.controlStreams), len(c.streamDone), c.inFlight, c.owners}; slices.Max(n) != 0 {
+			if n := []int{len(c.small), len(c.bulk), len(c.controlStreams), len(c.streamDone), c.inFlight, c.owners}; slices.Max(n) != 0 {
 				t.Errorf("%s has %v in the books of a connection", name, n)
 			}
 		}

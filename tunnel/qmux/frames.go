@@ -110,7 +110,7 @@ func (s *Session) streamFrameLocked(c *conn, f frame, b *block) error {
 		err := st.ackedLocked(f.offset, f.kind == frameStreamAckEnd)
 		if err == nil {
 			st.creditLocked(f.value)
-			if first := s.firstLocked(); first != nil && first.bulk.len() > 0 {
+			if first := s.firstLocked(); first != nil && len(first.bulk) > 0 {
 				first.startWritingLocked() // it may have held it back
 			}
 		}

@@ -396,7 +396,7 @@ func (s *Session) requeueLocked(c *conn) {
 	if s.err != nil || c.writing {
 		return
 	}
-	c.small, c.bulk, c.controlStreams = queue{}, queue{}, nil
+	c.small, c.bulk, c.controlStreams = nil, nil, nil
 	for _, id := range c.streamDone {
 		if first := s.firstLocked(); first != nil && len(first.streamDone) < maxStreamDone {
 			first.streamDone = append(first.streamDone, id)

@@ -161,7 +161,7 @@ func (s *Session) sendCloseLocked(frame []byte) {
 	for _, c := range slices.Clone(s.conns) {
 		_ = c.tls.SetDeadline(by) // a peer that does not read cannot delay it further
 		c.control.closeFrame, c.closing = frame, true
-		c.bulk = queue{}
+		c.bulk = nil
 		c.startWritingLocked()
 	}
 }

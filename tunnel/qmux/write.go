@@ -4,6 +4,7 @@ package qmux
 
 import (
 	"runtime"
+	"slices"
 	"time"
 
 	"github.com/hawser-project/hawser/tunnel/carrier"
@@ -19,24 +20,11 @@ const (
 )
 
 // A queue has the streams that wait for their turn, first in, first out.
-type queue struct {
-	streams []*stream
-	head    int
-}
-
-func (q *queue) push(st *stream) { q.streams = append(q.streams, st) }
-
-func (q *queue) len() int { return len(q.streams) - q.head }
+type queue []*stream
 
 func (q *queue) pop() *stream {
-	st := q.streams[q.head]
-	q.streams[q.head] = nil
-	if q.head++; q.head == len(q.streams) {
-		q.streams, q.head = q.streams[:0], 0
-	} else if q.head > 64 && q.head > len(q.streams)/2 {
-		q.streams = append(q.streams[:0], q.streams[q.head:]...)
-		q.head = 0
-	}
+	st := (*q)[0]
+	*q = slices.Delete(*q, 0, 1)
 	return st
 }
 
@@ -95,9 +83,9 @@ func (st *stream) queueLocked(c *conn) bool {
 	}
 	o.queued = c
 	if n <= smallWrite {
-		c.small.push(st)
+		c.small = append(c.small, st)
 	} else {
-		c.bulk.push(st)
+		c.bulk = append(c.bulk, st)
 	}
 	return true
 }
@@ -245,7 +233,7 @@ func (c *conn) writePiece(t *turn, g *segment, fin bool) error {
 
 // hasWorkLocked says whether anything is pending.
 func (c *conn) hasWorkLocked() bool {
-	return c.small.len() > 0 || c.bulk.len() > 0 && !c.holdsBulkLocked() || len(c.controlStreams) > 0 || len(c.streamDone) > 0 || c.control.pending()
+	return len(c.small) > 0 || len(c.bulk) > 0 && !c.holdsBulkLocked() || len(c.controlStreams) > 0 || len(c.streamDone) > 0 || c.control.pending()
 }
 
 // turnDoneLocked releases a turn that was written, and queues its stream again.
@@ -287,7 +275,7 @@ func (c *conn) takeTurnLocked(t *turn) {
 			c.takeBulkLocked(t, st)
 		}
 	}
-	if c.control.closeFrame != nil && c.small.len() == 0 && t.st == nil && t.room() > len(c.control.closeFrame) {
+	if c.control.closeFrame != nil && len(c.small) == 0 && t.st == nil && t.room() > len(c.control.closeFrame) {
 		t.add(c.control.closeFrame)
 		c.control.closeFrame, t.close = nil, true
 	}
@@ -304,7 +292,7 @@ func (c *conn) takeTurnLocked(t *turn) {
 // popLocked takes the next stream off a queue; nil if there is none. It skips streams that
 // have been moved to another queue.
 func (c *conn) popLocked(q *queue) *stream {
-	for q.len() > 0 {
+	for len(*q) > 0 {
 		st := q.pop()
 		if st.out.queued != c {
 			continue // moved to another connection
