@@ -24,14 +24,20 @@
 //
 // The life of a byte from a node's target to a client of the server, over qmux:
 //
-//	agent/link.go           Serve has read the request; Answer splices stream and target
-//	tunnel/splice.go        waits until the target is readable, and calls the stream
-//	tunnel/qmux/source.go   reads the target's socket into a block
-//	tunnel/qmux/send.go     retains the block until it is acknowledged
-//	tunnel/qmux/write.go    writes it as a record to TLS
-//	tunnel/qmux/conn.go     the server's reader reads the record from TLS
-//	tunnel/qmux/receive.go  puts the data in order
-//	tunnel/qmux/sink.go     writes it to the client's socket
+//	agent/link.go           has dialed the target, and splices it with the stream
+//	tunnel/splice.go        hands the target to the stream
+//	tunnel/qmux/source.go   reads the target's socket into a block, once it is readable
+//	tunnel/qmux/send.go     the block becomes a segment of the stream, retained until
+//	                        acknowledged
+//	tunnel/qmux/paths.go    chooses the connection
+//	tunnel/qmux/write.go    the caller, if no write is in progress, writes one turn of
+//	                        records from their blocks to TLS
+//	tunnel/qmux/batch.go    makes one system call of the turn's TLS records
+//	tunnel/qmux/conn.go     the server's reader reads the record from TLS into a block
+//	tunnel/qmux/frames.go   finds the stream
+//	tunnel/qmux/receive.go  puts the data in order and updates the window
+//	tunnel/qmux/sink.go     writes it to the client's socket, as far as that does not block
+//	tunnel/qmux/control.go  sends the acknowledgement
 //	server/connect          has read the client's CONNECT, and spliced it with the stream
 //	                        of Hub.DialContext
 //

@@ -16,18 +16,7 @@
 //     session is parked while it has no connection, and ends when that has lasted for the
 //     detach window.
 //
-// The life of a byte, from a target to a client:
-//
-//	source.go   ReadFrom reads the target's socket into a block, once it is readable
-//	send.go     the block becomes a segment of the stream, retained until acknowledged
-//	paths.go    chooses the connection
-//	write.go    the caller, if no write is in progress, writes one turn of records from
-//	            their blocks; batch.go makes one system call of them
-//	conn.go     the reader at the other end reads the record from TLS into a block
-//	frames.go   finds the stream
-//	receive.go  puts the data in order and updates the window
-//	sink.go     writes it to the client's socket, as far as that does not block
-//	control.go  sends the acknowledgement
+// Package tunnel has the life of a byte, with the files that it passes through.
 //
 // Goroutines. One reads each connection. One more writes it while its socket is full;
 // otherwise the callers write. A session has one timer (liveness.go). A stream has no
