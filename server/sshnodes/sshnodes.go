@@ -133,11 +133,11 @@ func (f *Fleet) Run(ctx context.Context) error {
 }
 
 // DialContext has the node's sshd connect to addr. A host that is the node's name means
-// the node's loopback, where a kubelet in this mode listens; HOST%NODE is HOST. ctx bounds
-// the dial, not the stream; without a deadline the dial takes at most
-// tunnel.DefaultDialTimeout. It waits before Run and while an attempt to connect to the
-// node is under way; after a failed attempt it returns the error at once. Errors unwrap
-// to *tunnel.DialError. The connection is a tunnel.Stream, which the caller owns.
+// the node's loopback, where a kubelet in this mode listens. ctx bounds the dial, not the
+// stream; without a deadline the dial takes at most tunnel.DefaultDialTimeout. It waits
+// before Run and while an attempt to connect to the node is under way; after a failed
+// attempt it returns the error at once. Errors unwrap to *tunnel.DialError. The connection
+// is a tunnel.Stream, which the caller owns.
 func (f *Fleet) DialContext(ctx context.Context, name, network, addr string) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, tunnel.DefaultDialTimeout)
 	defer cancel()

@@ -254,13 +254,11 @@ func testTargetErrors(t *testing.T, d *Session) {
 		{"tcp", gone, tunnel.Refused},
 		{"tcp", gone, syscall.ECONNREFUSED},
 		{"tcp", "node-1:" + port, tunnel.Refused},
-		{"tcp", "127.0.0.1%node-1:" + port, tunnel.Refused},
 		{"tcp", "224.0.0.1:1", tunnel.Unreachable}, // the kernel opens no TCP to a group
 		{"tcp", "224.0.0.1:1", syscall.EHOSTUNREACH},
 		{"tcp", full, tunnel.Timeout},
 		{"tcp", full, os.ErrDeadlineExceeded},
 		{"tcp", "forbidden:1", tunnel.Denied},
-		{"tcp", "10.0.0.1%node-2:1", tunnel.NoNode},
 		{"tcp", "no-port", tunnel.Invalid},
 		{"udp", gone, tunnel.Invalid},
 	} {

@@ -172,9 +172,9 @@ func (s *Session) lost(err error) error {
 	return fmt.Errorf("%w: connection to sshd of %s: %w", tunnel.Lost, s.node, err)
 }
 
-// Dial makes the node's sshd connect to addr. The node's name as host means its loopback;
-// HOST%NODE is HOST. ctx bounds the dial, not the stream's life; without a deadline it takes
-// at most tunnel.DefaultDialTimeout. It waits while MaxStreams are open. Errors unwrap to
+// Dial makes the node's sshd connect to addr. The node's name as host means its loopback. ctx
+// bounds the dial, not the stream's life; without a deadline it takes at most
+// tunnel.DefaultDialTimeout. It waits while MaxStreams are open. Errors unwrap to
 // *tunnel.DialError. The caller owns the stream.
 func (s *Session) Dial(ctx context.Context, network, addr string) (tunnel.Stream, error) {
 	ctx, cancel := context.WithTimeout(ctx, tunnel.DefaultDialTimeout)
