@@ -3,11 +3,13 @@
 package agent
 
 import (
+	"errors"
 	"net"
 	"sync"
 	"time"
 
 	"github.com/hawser-project/hawser/tunnel"
+	"github.com/hawser-project/hawser/tunnel/memnet"
 )
 
 // An unanswered stream is one whose opener has no answer yet. The first use accepts it, and
@@ -18,102 +20,52 @@ type unanswered struct {
 	addr    net.Addr // the kubelet API's
 
 	once   sync.Once
-	stream tunnel.Stream // nil if the answer failed or was a rejection
-	err    error
+	stream tunnel.Stream // set by once; one that fails if the answer did, or was a rejection
 }
 
-func (c *unanswered) accepted() (tunnel.Stream, error) {
-	c.once.Do(func() { c.stream, c.err = c.request.Accept() })
-	return c.stream, c.err
-}
-
-// rejected rejects the stream if it has no answer yet. It returns the stream if it was
-// accepted.
-func (c *unanswered) rejected() (tunnel.Stream, error) {
-	var err error
+func (c *unanswered) accepted() tunnel.Stream {
 	c.once.Do(func() {
-		c.err = net.ErrClosed
+		var err error
+		if c.stream, err = c.request.Accept(); err != nil {
+			c.stream = c.failed(err)
+		}
+	})
+	return c.stream
+}
+
+// rejected rejects the stream if it has no answer yet.
+func (c *unanswered) rejected() (err error) {
+	c.once.Do(func() {
+		c.stream = c.failed(net.ErrClosed)
 		err = c.request.Reject(tunnel.Refused, "the kubelet API does not take connections now")
 	})
-	return c.stream, err
+	return err
 }
 
-func (c *unanswered) Read(p []byte) (int, error) {
-	s, err := c.accepted()
-	if err != nil {
-		return 0, err
-	}
-	return s.Read(p)
+// failed is a stream that can neither be read nor written, because of err.
+func (c *unanswered) failed(err error) tunnel.Stream {
+	near, far := memnet.Pipe(c.LocalAddr(), c.RemoteAddr())
+	far.CloseWriteWithError(err)
+	far.CloseReadWithError(err)
+	return near
 }
 
 // InnerReader implements tunnel.Wrapper.
-func (c *unanswered) InnerReader() tunnel.Inner {
-	s, err := c.accepted()
-	if err != nil {
-		return tunnel.Inner{} // Read returns the error
-	}
-	return tunnel.Inner{Conn: s}
-}
+func (c *unanswered) InnerReader() tunnel.Inner { return tunnel.Inner{Conn: c.accepted()} }
 
 // InnerWriter implements tunnel.Wrapper.
 func (c *unanswered) InnerWriter() tunnel.Inner { return c.InnerReader() }
 
-func (c *unanswered) Write(p []byte) (int, error) {
-	s, err := c.accepted()
-	if err != nil {
-		return 0, err
-	}
-	return s.Write(p)
-}
-
-func (c *unanswered) CloseWrite() error {
-	s, err := c.accepted()
-	if err != nil {
-		return err
-	}
-	return s.CloseWrite()
-}
-
-func (c *unanswered) Close() error {
-	if s, err := c.rejected(); s == nil {
-		return err
-	}
-	return c.stream.Close()
-}
-
-func (c *unanswered) Abort() error {
-	if s, err := c.rejected(); s == nil {
-		return err
-	}
-	return tunnel.Abort(c.stream)
-}
-
-func (c *unanswered) LocalAddr() net.Addr  { return c.addr }
-func (c *unanswered) RemoteAddr() net.Addr { return c.request.RemoteAddr() }
-
-func (c *unanswered) SetDeadline(t time.Time) error {
-	s, err := c.accepted()
-	if err != nil {
-		return err
-	}
-	return s.SetDeadline(t)
-}
-
-func (c *unanswered) SetReadDeadline(t time.Time) error {
-	s, err := c.accepted()
-	if err != nil {
-		return err
-	}
-	return s.SetReadDeadline(t)
-}
-
-func (c *unanswered) SetWriteDeadline(t time.Time) error {
-	s, err := c.accepted()
-	if err != nil {
-		return err
-	}
-	return s.SetWriteDeadline(t)
-}
+func (c *unanswered) Read(p []byte) (int, error)         { return c.accepted().Read(p) }
+func (c *unanswered) Write(p []byte) (int, error)        { return c.accepted().Write(p) }
+func (c *unanswered) CloseWrite() error                  { return c.accepted().CloseWrite() }
+func (c *unanswered) Close() error                       { return errors.Join(c.rejected(), c.stream.Close()) }
+func (c *unanswered) Abort() error                       { return errors.Join(c.rejected(), tunnel.Abort(c.stream)) }
+func (c *unanswered) LocalAddr() net.Addr                { return c.addr }
+func (c *unanswered) RemoteAddr() net.Addr               { return c.request.RemoteAddr() }
+func (c *unanswered) SetDeadline(t time.Time) error      { return c.accepted().SetDeadline(t) }
+func (c *unanswered) SetReadDeadline(t time.Time) error  { return c.accepted().SetReadDeadline(t) }
+func (c *unanswered) SetWriteDeadline(t time.Time) error { return c.accepted().SetWriteDeadline(t) }
 
 var (
 	_ tunnel.Stream  = (*unanswered)(nil)
