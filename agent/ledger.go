@@ -1,4 +1,4 @@
-// Ledger: statistics of the sessions' connections, by transport.
+// Ledger: statistics of the connections of an agent's sessions.
 
 package agent
 
@@ -10,19 +10,16 @@ import (
 
 // A ledger sums the statistics of links. It is a prometheus.Collector.
 type ledger struct {
-	mu    sync.Mutex // guards the following
-	live  map[*link]struct{}
-	ended map[string]tunnel.LinkState // sums, by transport
-}
-
-func newLedger() *ledger {
-	return &ledger{live: make(map[*link]struct{}), ended: make(map[string]tunnel.LinkState)}
+	mu        sync.Mutex // guards the following
+	live      map[*link]struct{}
+	ended     tunnel.LinkState // sums
+	transport string           // of all links; empty before the first
 }
 
 func (g *ledger) add(l *link) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.live[l] = struct{}{}
+	g.live[l], g.transport = struct{}{}, l.transport()
 }
 
 func (g *ledger) remove(l *link) {
@@ -31,7 +28,7 @@ func (g *ledger) remove(l *link) {
 	delete(g.live, l)
 	st := l.session.Link()
 	st.Queued = 0
-	g.ended[l.transport()] = sum(g.ended[l.transport()], st)
+	g.ended = sum(g.ended, st)
 }
 
 // sum adds the counters.
@@ -42,15 +39,13 @@ func sum(a, b tunnel.LinkState) tunnel.LinkState {
 	}
 }
 
-func (g *ledger) totals() map[string]tunnel.LinkState {
+// totals are the sums of all links, and their transport; empty if there has been none.
+func (g *ledger) totals() (all tunnel.LinkState, transport string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	all := make(map[string]tunnel.LinkState, len(g.ended)+len(g.live))
-	for transport, st := range g.ended {
-		all[transport] = st
-	}
+	all = g.ended
 	for l := range g.live {
-		all[l.transport()] = sum(all[l.transport()], l.session.Link())
+		all = sum(all, l.session.Link())
 	}
-	return all
+	return all, g.transport
 }

@@ -48,7 +48,7 @@ func newMetrics(reg prometheus.Registerer, state func() State) *metrics {
 			Name: "hawser_agent_migrations_total",
 			Help: "Migrations to another connection (reason connection) or to a new session (fallback, address), by reason and result.",
 		}, []string{"reason", "result"}),
-		ledger: newLedger(),
+		ledger: &ledger{live: make(map[*link]struct{})},
 		failures: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "hawser_agent_connect_failures_total", Help: "Attempts to connect to a server that failed, by reason.",
 		}, []string{"reason"}),
@@ -196,15 +196,17 @@ func (g *ledger) Describe(out chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (g *ledger) Collect(out chan<- prometheus.Metric) {
-	for transport, st := range g.totals() {
-		count := func(d *prometheus.Desc, v uint64, labels ...string) {
-			out <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), append([]string{transport}, labels...)...)
-		}
-		count(parksDesc, st.Parks)
-		count(resumesDesc, st.Resumes)
-		count(resentDesc, st.Replayed)
-		count(bytesDesc, st.Sent, "sent")
-		count(bytesDesc, st.Received, "received")
-		out <- prometheus.MustNewConstMetric(queuedDesc, prometheus.GaugeValue, float64(st.Queued), transport)
+	st, transport := g.totals()
+	if transport == "" {
+		return
 	}
+	count := func(d *prometheus.Desc, v uint64, labels ...string) {
+		out <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), append([]string{transport}, labels...)...)
+	}
+	count(parksDesc, st.Parks)
+	count(resumesDesc, st.Resumes)
+	count(resentDesc, st.Replayed)
+	count(bytesDesc, st.Sent, "sent")
+	count(bytesDesc, st.Received, "received")
+	out <- prometheus.MustNewConstMetric(queuedDesc, prometheus.GaugeValue, float64(st.Queued), transport)
 }
