@@ -164,9 +164,8 @@ type Agent struct {
 	first   int // index of the server to begin with
 	running atomic.Bool
 
-	mu      sync.Mutex    // guards the following
-	changed chan struct{} // closed, and replaced, when anything below changes
-	current *link         // nil while not connected
+	mu      sync.Mutex // guards the following
+	current *link      // nil while not connected
 	state   State
 	stopped bool
 }
@@ -198,7 +197,6 @@ func New(c Config) (*Agent, error) {
 		routing: systemRouting(),
 		log:     c.Log,
 		shared:  newShared(),
-		changed: make(chan struct{}),
 	}
 	if a.log == nil {
 		a.log = slog.New(slog.DiscardHandler)
@@ -263,9 +261,7 @@ func (a *Agent) State() State {
 // why it is not.
 func (a *Agent) Wait(ctx context.Context) error {
 	for {
-		a.mu.Lock()
-		changed := a.changed
-		a.mu.Unlock()
+		changed := a.shared.next()
 		l, err := a.session(ctx)
 		if err != nil {
 			return err
@@ -312,8 +308,9 @@ func (a *Agent) DialContext(ctx context.Context, network, addr string) (net.Conn
 // session waits for a usable link.
 func (a *Agent) session(ctx context.Context) (*link, error) {
 	for {
+		changed := a.shared.next()
 		a.mu.Lock()
-		l, changed, state, stopped := a.current, a.changed, a.state, a.stopped
+		l, state, stopped := a.current, a.state, a.stopped
 		a.mu.Unlock()
 		switch {
 		case stopped:
@@ -333,12 +330,10 @@ func (a *Agent) session(ctx context.Context) (*link, error) {
 	}
 }
 
-// update changes what mu guards and wakes the waiters.
+// update changes what mu guards and wakes the waiters of shared.next.
 func (a *Agent) update(f func(*State)) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	f(&a.state)
-	close(a.changed)
-	a.changed = make(chan struct{})
 	a.shared.notify()
 }
