@@ -105,7 +105,7 @@ func (p *apiPort) run(ctx context.Context) error {
 			return nil
 		}
 		lost := places.Lost()
-		held, leave := places.Hold(ctx, strangers.LocalSource(c), c)
+		held, leave := places.Hold(ctx, localSource(c), c)
 		if places.Lost() > lost {
 			p.tell("too many connections, closing the oldest of the user that has most", fmt.Errorf("%d are open", maxAPIConns))
 		}

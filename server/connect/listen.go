@@ -13,6 +13,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"syscall"
 
 	"github.com/hawser-project/hawser/tunnel"
 )
@@ -75,11 +76,17 @@ func ListenUnix(ctx context.Context, path string) (net.Listener, error) {
 	if err != nil {
 		return nil, err
 	}
-	// On systems where private does nothing this sets the mode.
+	// The umask may have taken away more than private has.
 	if err := os.Chmod(path, socketMode); err != nil {
 		return nil, errors.Join(err, l.Close())
 	}
 	return l, nil
+}
+
+// private sets the mode of a socket before it is bound. The file gets that mode when it is
+// made, so that no other user can connect in between.
+func private(_, _ string, c syscall.RawConn) error {
+	return c.Control(func(fd uintptr) { _ = syscall.Fchmod(int(fd), socketMode) })
 }
 
 // CheckUnix returns why no socket can be made at path, judged by the directory and the

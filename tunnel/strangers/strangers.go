@@ -2,7 +2,7 @@
 // connections they hold (Pending), how many of them one address has (SourceCounts), and how
 // many log lines they cause (LogLimiter).
 //
-// Its mental model: one address, or one user of this machine (LocalSource), can never keep
+// Its mental model: one address, or one user of this machine (UserSource), can never keep
 // others out, but it may use every place that nobody else wants.
 package strangers
 
@@ -18,21 +18,16 @@ import (
 )
 
 // A Source is an IPv4 address, or an IPv6 /64, since one host may have all of that.
-// Addresses of other kinds are one source together. Of LocalSource it is a user.
+// Addresses of other kinds are one source together. Of UserSource it is a user
+// of this machine.
 type Source struct {
 	prefix netip.Prefix
 	user   uint32
 	local  bool
 }
 
-// LocalSource is the user whose process on this machine made the TCP connection c, where the
-// system says who that is. Otherwise it is SourceOf the remote address.
-func LocalSource(c net.Conn) Source {
-	if uid, known := userOf(c); known {
-		return Source{user: uid, local: true}
-	}
-	return SourceOf(c.RemoteAddr())
-}
+// UserSource is the source of what a user of this machine does.
+func UserSource(uid uint32) Source { return Source{user: uid, local: true} }
 
 // SourceOf is the source of a remote address.
 func SourceOf(a net.Addr) Source {

@@ -25,6 +25,15 @@ func Scarce(c net.Conn) bool {
 	return ok && limit > 0 && n >= limit-max(limit/Reserve, 1)
 }
 
+// limit is how many descriptors the process may have; zero if that is unknown.
+func limit() uint64 {
+	var r syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &r); err != nil {
+		return 0
+	}
+	return r.Cur
+}
+
 // number is that of the descriptor below c.
 func number(c net.Conn) (uint64, bool) {
 	for {

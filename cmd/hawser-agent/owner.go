@@ -1,6 +1,6 @@
 // Who is at the other end of a loopback connection, by sock_diag(7).
 
-package strangers
+package main
 
 import (
 	"encoding/binary"
@@ -9,6 +9,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/hawser-project/hawser/tunnel/strangers"
 )
 
 // Offsets and sizes of struct inet_diag_req_v2 and struct inet_diag_msg (linux/inet_diag.h).
@@ -24,6 +26,15 @@ const (
 	noDiagCookie  = ^uint64(0)
 	diagTimeoutUS = 100_000
 )
+
+// localSource is the user whose process on this machine made the TCP connection c, if the
+// system says who that is. Otherwise it is SourceOf the remote address.
+func localSource(c net.Conn) strangers.Source {
+	if uid, known := userOf(c); known {
+		return strangers.UserSource(uid)
+	}
+	return strangers.SourceOf(c.RemoteAddr())
+}
 
 // userOf is the owner of the socket from which a client on this machine, in this network
 // namespace, made the connection.

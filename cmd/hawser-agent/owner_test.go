@@ -1,9 +1,11 @@
-package strangers
+package main
 
 import (
 	"net"
 	"os"
 	"testing"
+
+	"github.com/hawser-project/hawser/tunnel/strangers"
 )
 
 // TestLocalSource: a loopback connection is the user's who made it, and one whose socket is
@@ -25,21 +27,21 @@ func TestLocalSource(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer c.Close()
-		if got, want := LocalSource(c), (Source{user: uint32(os.Getuid()), local: true}); got != want {
+		if got, want := localSource(c), strangers.UserSource(uint32(os.Getuid())); got != want {
 			t.Errorf("%s: %+v, want %+v", at, got, want)
 		}
 		_ = client.Close()
 		if _, err := c.Read(make([]byte, 1)); err == nil {
 			t.Fatal("the client sent something")
 		}
-		if got, want := LocalSource(c), SourceOf(c.RemoteAddr()); got != want {
+		if got, want := localSource(c), strangers.SourceOf(c.RemoteAddr()); got != want {
 			t.Errorf("%s, after it was closed: %+v, want %+v", at, got, want)
 		}
 	}
 	near, far := net.Pipe()
 	defer near.Close()
 	defer far.Close()
-	if got := LocalSource(near); got != (Source{}) {
+	if got := localSource(near); got != (strangers.Source{}) {
 		t.Errorf("a pipe: %+v", got)
 	}
 }
