@@ -23,48 +23,35 @@ type conn struct {
 
 func (c *conn) RemoteAddr() net.Addr { return c.remote }
 
-// around makes a conn of a stream to d's address that uses no session of this hub. It
-// counts in t while it is open.
-func (h *Hub) around(t *traffic, s net.Conn, d tunnel.Dial) *conn {
-	t.byServer.Add(1)
-	return newConn(t, s, tunnel.Addr(d.Name), func() { t.byServer.Add(-1) })
-}
-
-// track makes a conn of a stream. It counts in m while it is open.
-func (h *Hub) track(m *member, opener string, s net.Conn, remote net.Addr) *conn {
-	t := &m.traffic
-	open := &t.byServer
-	if opener == openerAgent {
-		open = &t.byAgent
-	}
+// track makes a conn of a stream. It counts in t while it is open.
+func (t *traffic) track(opener string, s net.Conn, remote net.Addr) *conn {
 	count := func(d int) {
-		open.Add(int64(d))
-		m.open.add(d)
+		t.open.Add(d)
 		if opener == openerServer {
-			m.dialed.add(d)
+			t.dialed.Add(d)
+		} else {
+			t.taken.Add(int64(d))
 		}
 	}
 	count(1)
-	return newConn(t, s, remote, func() { count(-1) })
-}
-
-func newConn(t *traffic, s net.Conn, remote net.Addr, ended func()) *conn {
 	return &conn{remote: remote, Tap: tunnel.Tap{
 		Conn:     s,
 		Received: func(n int) { t.fromNode.Add(uint64(n)) },
 		Sent:     func(n int) { t.toNode.Add(uint64(n)) },
-		Ended:    func(bool) { ended() },
+		Ended:    func(bool) { count(-1) },
 	}}
 }
 
-// A tally is a count that can be waited on to become zero.
-type tally struct {
+// A Tally is a count that can be waited on to become zero. The zero value is zero. Its methods
+// may be called concurrently.
+type Tally struct {
 	mu   sync.Mutex // guards the following
 	n    int
 	zero chan struct{} // closed and forgotten when n next becomes 0
 }
 
-func (t *tally) add(d int) {
+// Add adds d, which may be negative.
+func (t *Tally) Add(d int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.n += d; t.n == 0 && t.zero != nil {
@@ -73,14 +60,15 @@ func (t *tally) add(d int) {
 	}
 }
 
-func (t *tally) count() int {
+// Count is the present count.
+func (t *Tally) Count() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.n
 }
 
-// idle is closed once the count is zero.
-func (t *tally) idle() <-chan struct{} {
+// Idle is closed once the count is zero, and stays so.
+func (t *Tally) Idle() <-chan struct{} {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.n == 0 {

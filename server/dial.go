@@ -178,7 +178,7 @@ func (h *Hub) connect(ctx context.Context, m *member, d tunnel.Dial) (*conn, err
 		return nil, m.explain(d.Name, err)
 	}
 	h.dialed(ctx, m.way(), d.Name, began, nil)
-	return h.track(m, openerServer, s, tunnel.Addr(d.Name)), nil
+	return m.track(openerServer, s, tunnel.Addr(d.Name)), nil
 }
 
 // start dials without waiting for the answer, unless the session is parked.
@@ -197,7 +197,7 @@ func (h *Hub) start(ctx context.Context, m *member, d tunnel.Dial) (*conn, error
 		return nil, m.explain(d.Name, err)
 	}
 	opened = true
-	c := h.track(m, openerServer, s, tunnel.Addr(d.Name))
+	c := m.track(openerServer, s, tunnel.Addr(d.Name))
 	c.Failed = func(err error) error {
 		var dial *tunnel.DialError
 		if errors.As(err, &dial) {
@@ -283,7 +283,7 @@ func (h *Hub) dialBeyond(ctx context.Context, node string, d tunnel.Dial) (*conn
 				return nil, w, renamed(d, err)
 			}
 			h.dialed(ctx, w, d.Name, began, nil)
-			return h.around(&h.ledger.around, c, d), w, nil
+			return h.ledger.around.track(openerServer, c, tunnel.Addr(d.Name)), w, nil
 		}
 	}
 	return h.noSession(ctx, node, d)

@@ -29,7 +29,7 @@ func (h *Hub) dialElsewhere(ctx context.Context, node string, d tunnel.Dial) (*c
 		return nil, w, err
 	}
 	h.dialed(ctx, w, d.Name, began, nil)
-	return h.around(&h.ledger.elsewhere, s, d), w, nil
+	return h.ledger.elsewhere.track(openerServer, s, tunnel.Addr(d.Name)), w, nil
 }
 
 // DialHere connects to d.Addr, as node sees it, through a session of this hub only. It

@@ -102,7 +102,7 @@ func BenchmarkConnUnaudited(b *testing.B) { benchmarkConn(b, false) }
 func BenchmarkConnAudited(b *testing.B) { benchmarkConn(b, true) }
 
 func benchmarkConn(b *testing.B, on bool) {
-	c := (&Hub{ledger: new(ledger)}).track(new(member), openerServer, nowhere{}, tunnel.Addr("n:1"))
+	c := new(traffic).track(openerServer, nowhere{}, tunnel.Addr("n:1"))
 	var w io.Writer = c
 	if on {
 		w = audited(c, Ended{}, func(Ended) {})

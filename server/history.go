@@ -81,20 +81,19 @@ func (r *record) add(c Change) {
 }
 
 // A history keeps the changes of all nodes. Sessions report parking while they hold their
-// own lock, so history calls nothing while it holds mu.
+// own lock, so history calls only followers.Tell while it holds mu.
 type history struct {
-	maxGone int
+	maxGone   int
+	followers Followers
 
-	mu        sync.Mutex // guards the following
-	nodes     map[string]*record
-	gone      *list.List // names of nodes without a session, the longest gone first
-	followers map[*follower]struct{}
+	mu    sync.Mutex // guards the following
+	nodes map[string]*record
+	gone  *list.List // names of nodes without a session, the longest gone first
 }
 
 func newHistory(maxGone int) *history {
 	return &history{
-		maxGone: maxGone, nodes: make(map[string]*record),
-		gone: list.New(), followers: make(map[*follower]struct{}),
+		maxGone: maxGone, nodes: make(map[string]*record), gone: list.New(),
 	}
 }
 
@@ -138,7 +137,7 @@ func (h *history) attach(m *member, at time.Time, current func(node string) *mem
 	r.member, r.forgotten = m, false
 	r.seen = Observation{Node: m.node, Connected: m.since, Instance: m.hello.Instance}
 	r.add(Change{At: at, State: Attached, Heard: heard, Session: m.id, Transport: m.transport, Addr: m.addr.String()})
-	h.notifyLocked(m.node)
+	h.followers.Tell(m.node)
 	h.linkStateLocked(m)
 }
 
@@ -165,7 +164,7 @@ func (h *history) linkStateLocked(m *member) {
 		c.Addr = m.linkState.Addr.String()
 	}
 	r.add(c)
-	h.notifyLocked(m.node)
+	h.followers.Tell(m.node)
 }
 
 // end records why m ended; a nil err means that the hub drained.
@@ -188,7 +187,7 @@ func (h *history) end(m *member, err error) {
 	r.add(c)
 	r.member, r.seen = nil, last
 	h.appendGoneLocked(m.node, r)
-	h.notifyLocked(m.node)
+	h.followers.Tell(m.node)
 }
 
 // refuse records that an authenticated agent of node was refused.
@@ -210,7 +209,7 @@ func (h *history) refuse(node, addr string, err error) {
 	if r.place == nil {
 		h.appendGoneLocked(node, r)
 	}
-	h.notifyLocked(node)
+	h.followers.Tell(node)
 }
 
 // appendGoneLocked appends r to gone and deletes the oldest ones above the limit.
@@ -224,7 +223,7 @@ func (h *history) appendGoneLocked(node string, r *record) {
 		oldest := h.gone.Front()
 		name, _ := h.gone.Remove(oldest).(string)
 		delete(h.nodes, name)
-		h.notifyLocked(name)
+		h.followers.Tell(name)
 	}
 }
 
@@ -239,7 +238,7 @@ func (h *history) forget(node string) {
 	default:
 		h.gone.Remove(r.place)
 		delete(h.nodes, node)
-		h.notifyLocked(node)
+		h.followers.Tell(node)
 	}
 }
 
@@ -273,6 +272,7 @@ func merged(kept, now Observation) Observation {
 	return now
 }
 
+// names are those of all nodes, sorted.
 func (h *history) names() []string {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -297,7 +297,7 @@ func TestFollow(t *testing.T) {
 		if !slices.EqualFunc(told, want, slices.Equal) {
 			t.Errorf("told %v, want %v", told, want)
 		}
-		if n := len(b.hub.history.followers); n != 0 {
+		if n := len(b.hub.history.followers.all); n != 0 {
 			t.Errorf("%d followers are left", n)
 		}
 	})
@@ -307,9 +307,9 @@ func TestFollow(t *testing.T) {
 func TestFollowOverflow(t *testing.T) {
 	h := newHistory(defaultMaxGone)
 	f := &follower{dirty: make(map[string]struct{}), wake: make(chan struct{}, 1)}
-	h.followers[f] = struct{}{}
+	h.followers.all = map[*follower]struct{}{f: {}}
 	for i := range maxDirty {
-		h.notifyLocked(fmt.Sprint(i))
+		h.followers.Tell(fmt.Sprint(i))
 	}
 	if f.all || len(f.dirty) != maxDirty {
 		t.Fatalf("%d names, all %v", len(f.dirty), f.all)
@@ -318,7 +318,7 @@ func TestFollowOverflow(t *testing.T) {
 	if !f.all || len(f.dirty) != 0 {
 		t.Errorf("%d names, all %v", len(f.dirty), f.all)
 	}
-	if got := h.take(f); !slices.Equal(got, []string{"n"}) || f.all {
+	if got := h.followers.take(f, h.names); !slices.Equal(got, []string{"n"}) || f.all {
 		t.Errorf("told %v, all %v", got, f.all)
 	}
 }

@@ -159,14 +159,9 @@ func New(c Config) (*Hub, error) {
 	h := &Hub{id: rand.Text(), config: c, log: c.Log, ledger: newLedger(c.MaxNodeSeries, c.BeyondName), admission: newAdmission(c.MaxGreeting, c.MaxSessions), leaving: make(chan struct{})}
 	h.history = newHistory(c.MaxGone)
 	h.registry.takeBack, h.registry.maxGone = c.TakeBack, c.MaxGone
-	var err error
-	if h.metrics, err = newMetrics(c.Metrics, h.admission, h.registry.dialsAwaiting, tunnel.Options{Intake: c.Intake}.Shared()); err != nil {
-		return nil, fmt.Errorf("hub: register metrics: %w", err)
-	}
+	h.metrics = newMetrics(c.Metrics, h.admission, h.registry.dialsAwaiting, tunnel.Options{Intake: c.Intake}.Shared())
 	if c.Metrics != nil {
-		if err := c.Metrics.Register(newCollector(h.ledger, c.Listeners)); err != nil {
-			return nil, fmt.Errorf("hub: register metrics: %w", err)
-		}
+		c.Metrics.MustRegister(newCollector(h.ledger, c.Listeners))
 	}
 	return h, nil
 }

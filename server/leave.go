@@ -48,9 +48,9 @@ func (h *Hub) drainTime() time.Duration {
 
 // Open is how many streams into nodes that were dialed here are open, by any route.
 func (h *Hub) Open() int {
-	n := int(h.ledger.around.byServer.Load() + h.ledger.elsewhere.byServer.Load())
+	n := h.ledger.around.dialed.Count() + h.ledger.elsewhere.dialed.Count()
 	for _, m := range h.registry.everyone() {
-		n += m.dialed.count()
+		n += m.dialed.Count()
 	}
 	return n
 }

@@ -13,15 +13,16 @@ import (
 // Traffic counts payload and open streams; the streams update it.
 type traffic struct {
 	toNode, fromNode atomic.Uint64 // payload, in bytes
-	byServer         atomic.Int64  // streams open, by who opened them
-	byAgent          atomic.Int64
+	dialed           Tally         // open streams that the hub opened
+	taken            atomic.Int64  // open streams that the agent opened
+	open             Tally         // both
 }
 
 // An account is a sum. The first group are gauges, which end with a session; the others are
 // counters.
 type account struct {
 	sessions, parked, queued, connections int
-	byServer, byAgent                     int64
+	byServer, byAgent                     int           // open streams, by who opened them
 	rtt                                   time.Duration // the longest
 
 	toNode, fromNode         uint64
@@ -57,7 +58,7 @@ func (a *account) keep(b account) {
 
 func (t *traffic) account() account {
 	return account{
-		byServer: t.byServer.Load(), byAgent: t.byAgent.Load(),
+		byServer: t.dialed.Count(), byAgent: int(t.taken.Load()),
 		toNode: t.toNode.Load(), fromNode: t.fromNode.Load(),
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"github.com/hawser-project/hawser/tunnel"
 )
@@ -21,57 +22,45 @@ const (
 
 type metrics struct {
 	refused     *prometheus.CounterVec   // by code
-	greeting    prometheus.GaugeFunc     //
 	ended       *prometheus.CounterVec   // by transport, code
 	replaced    *prometheus.CounterVec   // by reason
 	clones      prometheus.Counter       //
 	dials       *prometheus.CounterVec   // by transport, code
 	dialSeconds *prometheus.HistogramVec // by transport
-	awaiting    prometheus.GaugeFunc     //
 	rtt         *prometheus.HistogramVec // by transport
-	unread      prometheus.GaugeFunc     //
-	unreadLimit prometheus.GaugeFunc     //
 }
 
 // newMetrics registers with r; nil works.
-func newMetrics(r prometheus.Registerer, a *admission, awaiting func() int, i *tunnel.Intake) (*metrics, error) {
+func newMetrics(r prometheus.Registerer, a *admission, awaiting func() int, i *tunnel.Intake) *metrics {
+	f := promauto.With(r)
 	opts := func(name, help string) prometheus.Opts {
 		return prometheus.Opts{Namespace: namespace, Subsystem: subsystem, Name: name, Help: help}
 	}
 	counters := func(name, help string, labels ...string) *prometheus.CounterVec {
-		return prometheus.NewCounterVec(prometheus.CounterOpts(opts(name, help)), labels)
+		return f.NewCounterVec(prometheus.CounterOpts(opts(name, help)), labels)
 	}
 	seconds := func(name, help string) *prometheus.HistogramVec {
-		return prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		return f.NewHistogramVec(prometheus.HistogramOpts{
 			Namespace: namespace, Subsystem: subsystem, Name: name, Help: help,
 			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30},
 		}, []string{"transport"})
 	}
-	gauge := func(name, help string, value func() float64) prometheus.GaugeFunc {
-		return prometheus.NewGaugeFunc(prometheus.GaugeOpts(opts(name, help)), value)
+	gauge := func(name, help string, value func() float64) {
+		f.NewGaugeFunc(prometheus.GaugeOpts(opts(name, help)), value)
 	}
-	m := &metrics{
+	gauge("sessions_pending", "Sessions whose agent has not been admitted yet.", func() float64 { return float64(a.busy()) })
+	gauge("dials_waiting", "Dials that wait for a node whose agent announced a restart.", func() float64 { return float64(awaiting()) })
+	gauge("unread_bytes", "Bytes received on TCP sessions that the streams' readers have not read.", func() float64 { return float64(i.Unread()) })
+	gauge("unread_limit_bytes", "Limit of hawser_hub_unread_bytes. Peers may send less as it is approached.", func() float64 { return float64(i.Limit()) })
+	return &metrics{
 		refused:     counters("sessions_refused_total", "Sessions that were refused, by reason.", "code"),
-		greeting:    gauge("sessions_pending", "Sessions whose agent has not been admitted yet.", func() float64 { return float64(a.busy()) }),
 		ended:       counters("sessions_ended_total", "Sessions that ended, by reason.", "transport", "code"),
 		replaced:    counters("sessions_replaced_total", "Sessions that were replaced by a newer one of the same node, by reason.", "reason"),
-		clones:      prometheus.NewCounter(prometheus.CounterOpts(opts("clones_total", "Sessions refused because another live agent uses the same identity."))),
+		clones:      f.NewCounter(prometheus.CounterOpts(opts("clones_total", "Sessions refused because another live agent uses the same identity."))),
 		dials:       counters("dials_total", "Dials into nodes, by result.", "transport", "code"),
 		dialSeconds: seconds("dial_duration_seconds", "Time until a dial into a node was answered."),
-		awaiting:    gauge("dials_waiting", "Dials that wait for a node whose agent announced a restart.", func() float64 { return float64(awaiting()) }),
 		rtt:         seconds("rtt_seconds", "Round-trip time of keepalives."),
-		unread:      gauge("unread_bytes", "Bytes received on TCP sessions that the streams' readers have not read.", func() float64 { return float64(i.Unread()) }),
-		unreadLimit: gauge("unread_limit_bytes", "Limit of hawser_hub_unread_bytes. Peers may send less as it is approached.", func() float64 { return float64(i.Limit()) }),
 	}
-	if r == nil {
-		return m, nil
-	}
-	for _, c := range []prometheus.Collector{m.refused, m.greeting, m.ended, m.replaced, m.clones, m.dials, m.dialSeconds, m.awaiting, m.rtt, m.unread, m.unreadLimit} {
-		if err := r.Register(c); err != nil {
-			return nil, err
-		}
-	}
-	return m, nil
 }
 
 // dialed counts a dial that has succeeded or failed, and calls Config.Dialed.
@@ -93,18 +82,12 @@ func (h *Hub) dialed(ctx context.Context, w way, addr string, began time.Time, e
 	}
 }
 
-// portMetrics count connections closed before they had sent a TLS hello.
-type portMetrics struct{ *prometheus.CounterVec }
-
-func newPortMetrics(r prometheus.Registerer) (*portMetrics, error) {
-	m := &portMetrics{prometheus.NewCounterVec(prometheus.CounterOpts{
+// newClosed counts connections that were closed before they had sent a TLS hello.
+func newClosed(r prometheus.Registerer) *prometheus.CounterVec {
+	return promauto.With(r).NewCounterVec(prometheus.CounterOpts{
 		Namespace: namespace, Subsystem: "port", Name: "connections_closed_total",
 		Help: "Connections closed before they sent a TLS ClientHello, by reason.",
-	}, []string{"reason"})}
-	if r == nil {
-		return m, nil
-	}
-	return m, r.Register(m)
+	}, []string{"reason"})
 }
 
 // A series is how one figure of an account is shown.

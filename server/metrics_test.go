@@ -192,6 +192,15 @@ func (r *registrar) Register(c prometheus.Collector) error {
 	return r.Registerer.Register(c)
 }
 
+// MustRegister implements prometheus.Registerer.
+func (r *registrar) MustRegister(all ...prometheus.Collector) {
+	for _, c := range all {
+		if err := r.Register(c); err != nil {
+			panic(err)
+		}
+	}
+}
+
 // registered are the names of the metrics of a hub and its front ends.
 func registered(t *testing.T) map[string]bool {
 	t.Helper()

@@ -67,7 +67,7 @@ type Port struct {
 	tunnel  map[string]*memnet.Handoff // by ALPN
 	api     *memnet.Handoff
 	pending *strangers.Pending // connections without a ClientHello
-	closed  *portMetrics
+	closed  *prometheus.CounterVec
 	sparse  strangers.LogLimiter
 	refused atomic.Bool // by Refuse
 }
@@ -88,12 +88,8 @@ func NewPort(c PortConfig) (*Port, error) {
 	}
 	addr := c.Listener.Addr()
 	p := &Port{
-		config: c, pending: strangers.NewPending(c.MaxPeeking),
+		config: c, pending: strangers.NewPending(c.MaxPeeking), closed: newClosed(c.Metrics),
 		tunnel: make(map[string]*memnet.Handoff), api: memnet.NewHandoff(addr, handoffs),
-	}
-	var err error
-	if p.closed, err = newPortMetrics(c.Metrics); err != nil {
-		return nil, fmt.Errorf("port: register metrics: %w", err)
 	}
 	for _, alpn := range c.Protocols {
 		p.tunnel[alpn] = memnet.NewHandoff(addr, handoffs)

@@ -38,9 +38,7 @@ type member struct {
 	control   *tunnel.Control
 	addr      net.Addr
 	since     time.Time
-	dialed    tally // open streams that the hub opened
-	open      tally // all open streams
-	traffic   traffic
+	traffic
 
 	dialsMade, dialsFailed atomic.Uint64
 

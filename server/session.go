@@ -290,7 +290,7 @@ func (h *Hub) handOver(ctx context.Context, m *member, r *tunnel.Request) {
 	if err != nil {
 		return // the opener has ended it
 	}
-	c := h.track(m, openerAgent, s, m.addr)
+	c := m.track(openerAgent, s, m.addr)
 	if err := h.config.API(ctx, c); err != nil {
 		h.log.Debug("API server did not take the agent's connection", "node", m.node, "err", err)
 		_ = c.Abort() // nothing uses it any more

@@ -52,7 +52,7 @@ func (m *member) describe() Session {
 	l := m.session.Link()
 	return Session{
 		ID: m.id, Node: m.node, Transport: m.transport, Addr: cmp.Or(l.Addr, m.addr), Since: m.since, RTT: m.control.RTT(),
-		Streams: m.open.count(), Version: m.hello.Meta["version"], Draining: m.leaving(), Parked: l.Parked, Heard: l.Heard,
+		Streams: m.open.Count(), Version: m.hello.Meta["version"], Draining: m.leaving(), Parked: l.Parked, Heard: l.Heard,
 	}
 }
 

@@ -108,7 +108,7 @@ func (h *Hub) watch(ctx context.Context, m *member, e *engagement) error {
 
 // left records that the agent announced that it leaves.
 func (v *watchState) left(m *member) {
-	v.leaving, v.idle = nil, m.open.idle()
+	v.leaving, v.idle = nil, m.open.Idle()
 	v.ending = fmt.Errorf("%w: the agent has left", tunnel.Draining)
 }
 
@@ -143,7 +143,7 @@ func (h *Hub) handlePoke(ctx context.Context, m *member, e *engagement, v *watch
 	switch {
 	case h.registry.isDemoted(m):
 		if v.idle == nil {
-			v.idle, v.ending = m.open.idle(), fmt.Errorf("%w: the agent has moved to another session", tunnel.Draining)
+			v.idle, v.ending = m.open.Idle(), fmt.Errorf("%w: the agent has moved to another session", tunnel.Draining)
 		}
 	case !m.leaving():
 		v.idle = nil
@@ -164,8 +164,8 @@ func (h *Hub) closeIdle(ctx context.Context, m *member, why error) (idle <-chan 
 		case <-m.session.Context().Done():
 		case <-ctx.Done():
 		}
-		if m.open.count() > 0 {
-			return m.open.idle(), false
+		if m.open.Count() > 0 {
+			return m.open.Idle(), false
 		}
 	}
 	if !h.registry.markClosing(m) {
@@ -193,7 +193,7 @@ func (h *Hub) drain(m *member, ended <-chan error) error {
 	t := time.NewTimer(time.Until(until))
 	defer t.Stop()
 	select {
-	case <-m.dialed.idle():
+	case <-m.dialed.Idle():
 	case <-t.C:
 	case err := <-ended:
 		return err

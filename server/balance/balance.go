@@ -117,9 +117,8 @@ func New(c Config) (*Balancer, error) {
 	c.Limit, c.DialTimeout, c.Drain = cmp.Or(c.Limit, DefaultLimit), cmp.Or(c.DialTimeout, DefaultDialTimeout), cmp.Or(c.Drain, DefaultDrain)
 	c.Log = cmp.Or(c.Log, slog.New(slog.DiscardHandler))
 	b := &Balancer{cfg: c, pending: strangers.NewPending(c.Limit), fronts: make(map[netip.AddrPort]*listening)}
-	var err error
-	b.metrics, err = newMetrics(c.Metrics, b)
-	return b, err
+	b.metrics = newMetrics(c.Metrics, b)
+	return b, nil
 }
 
 // Set replaces the fronts of owner. Existing ones go on. Removed ones take no new

@@ -117,11 +117,7 @@ func New(c Config) (*Server, error) {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
-	m, err := fronts.NewMetrics(c.Metrics)
-	if err != nil {
-		return nil, fmt.Errorf("connect: %w", err)
-	}
-	return &Server{cfg: c, metrics: m, idlers: strangers.NewPending(maxIdlers), hold: answerTime}, nil
+	return &Server{cfg: c, metrics: fronts.NewMetrics(c.Metrics), idlers: strangers.NewPending(maxIdlers), hold: answerTime}, nil
 }
 
 // Serve serves l, which it owns, until ctx is done. Then it takes no new requests, cuts

@@ -135,11 +135,7 @@ func New(c Config) (*Server, error) {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
-	m, err := newMetrics(c.Metrics)
-	if err != nil {
-		return nil, fmt.Errorf("konnectivity: %w", err)
-	}
-	return &Server{cfg: c, metrics: m, pending: strangers.NewPending(maxPending), hold: answerTime}, nil
+	return &Server{cfg: c, metrics: newMetrics(c.Metrics), pending: strangers.NewPending(maxPending), hold: answerTime}, nil
 }
 
 // Serve serves l, which it owns, until ctx is done. Then it takes no new connections and

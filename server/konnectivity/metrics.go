@@ -4,9 +4,8 @@
 package konnectivity
 
 import (
-	"errors"
-
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"github.com/hawser-project/hawser/server/internal/fronts"
 )
@@ -24,16 +23,8 @@ type metrics struct {
 	ignored *prometheus.CounterVec
 }
 
-func newMetrics(r prometheus.Registerer) (*metrics, error) {
-	shared, err := fronts.NewMetrics(r)
-	if err != nil {
-		return nil, err
-	}
-	m := &metrics{shared, prometheus.NewCounterVec(prometheus.CounterOpts{
+func newMetrics(r prometheus.Registerer) *metrics {
+	return &metrics{fronts.NewMetrics(r), promauto.With(r).NewCounterVec(prometheus.CounterOpts{
 		Name: "hawser_konnectivity_ignored_packets_total", Help: "Packets of clients that were ignored, by reason.",
 	}, []string{"reason"})}
-	if r == nil {
-		return m, nil
-	}
-	return m, errors.Join(r.Register(m.ignored))
 }

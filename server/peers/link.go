@@ -151,25 +151,29 @@ func (l *link) translate(m *message) {
 		l.peers.log.Warn("the clock of another server differs from this one's: set them", "server", l.peer.ID, "ahead", ahead.Round(time.Second))
 	}
 	l.ahead = ahead
-	back := func(all ...*time.Time) {
-		for _, t := range all {
-			if !t.IsZero() {
-				*t = t.Add(-ahead)
-			}
-		}
-	}
+	var all []*time.Time
 	for i := range m.Nodes {
-		o := &m.Nodes[i]
-		back(&o.Connected, &o.At, &o.Heard)
-		for j := range o.Changes {
-			back(&o.Changes[j].At, &o.Changes[j].Heard)
-		}
+		all = append(all, times(&m.Nodes[i])...)
 	}
 	if m.Evictions != nil {
 		for i := range m.Evictions.Frozen {
-			back(&m.Evictions.Frozen[i].Until)
+			all = append(all, &m.Evictions.Frozen[i].Until)
 		}
 	}
+	for _, t := range all {
+		if !t.IsZero() {
+			*t = t.Add(-ahead)
+		}
+	}
+}
+
+// times are all times in o.
+func times(o *server.Observation) []*time.Time {
+	all := []*time.Time{&o.Connected, &o.At, &o.Heard}
+	for i := range o.Changes {
+		all = append(all, &o.Changes[i].At, &o.Changes[i].Heard)
+	}
+	return all
 }
 
 // apply merges m into all, within the bound.

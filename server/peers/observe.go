@@ -4,6 +4,7 @@ package peers
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -204,12 +205,6 @@ func later(a, b *server.Observation) bool {
 	}
 }
 
-// A follower is one call of Follow.
-type follower struct {
-	dirty map[string]struct{} // guarded by the Peers' mu
-	wake  chan struct{}       // holds one while there are changes
-}
-
 // Changed returns a channel that is closed when another server, or a session of one, next
 // appears, ends or changes. Call it before reading the state so that no change is missed.
 func (p *Peers) Changed() <-chan struct{} {
@@ -221,73 +216,37 @@ func (p *Peers) Changed() <-chan struct{} {
 // tell wakes those who wait for a change, and the followers.
 func (p *Peers) tell(nodes []string) {
 	p.mu.Lock()
-	defer p.mu.Unlock()
 	close(p.news)
 	p.news = make(chan struct{})
-	for f := range p.followers {
-		for _, node := range nodes {
-			f.dirty[node] = struct{}{}
-		}
-		if len(nodes) > 0 {
-			select {
-			case f.wake <- struct{}{}:
-			default: // one is enough
-			}
-		}
-	}
+	p.mu.Unlock()
+	p.followers.Tell(nodes...)
 }
 
 // Follow is the hub's, with the nodes of all servers.
 func (p *Peers) Follow(ctx context.Context, f func(nodes []string)) error {
-	x := &follower{dirty: make(map[string]struct{}), wake: make(chan struct{}, 1)}
-	p.mu.Lock()
-	for _, l := range p.links {
-		for node := range l.nodes {
-			x.dirty[node] = struct{}{}
-		}
-	}
-	p.followers[x] = struct{}{}
-	p.mu.Unlock()
-	x.wake <- struct{}{}
 	var one sync.Mutex // call of f at a time
+	each := func(nodes []string) {
+		one.Lock()
+		defer one.Unlock()
+		f(nodes)
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer cancel()
-	defer func() {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		delete(p.followers, x)
-	}()
-	wg.Go(func() {
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-x.wake:
-			}
-			if names := p.take(x); len(names) > 0 {
-				one.Lock()
-				f(names)
-				one.Unlock()
-			}
-		}
-	})
-	return p.cfg.Hub().Follow(ctx, func(nodes []string) {
-		one.Lock()
-		defer one.Unlock()
-		f(nodes)
-	})
+	wg.Go(func() { p.followers.Follow(ctx, p.known, each) })
+	return p.cfg.Hub().Follow(ctx, each)
 }
 
-// take returns and clears the changes for x.
-func (p *Peers) take(x *follower) []string {
+// known are the nodes that other servers have told of.
+func (p *Peers) known() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	var names []string
-	for node := range x.dirty {
-		names = append(names, node)
+	all := make(map[string]struct{})
+	for _, l := range p.links {
+		for node := range l.nodes {
+			all[node] = struct{}{}
+		}
 	}
-	clear(x.dirty)
-	return names
+	return slices.Collect(maps.Keys(all))
 }

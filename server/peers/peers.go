@@ -24,7 +24,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
@@ -120,14 +119,15 @@ type Peers struct {
 
 	heard chan struct{} // closed once unheard is empty
 
-	mu        sync.Mutex          // guards the following
-	waits     time.Time           // when a dial first waited for heard; zero if none has
-	unheard   map[string]struct{} // of the first Set, those at which no attempt has ended
-	wanted    []Peer
-	links     map[string]*link // by ID
-	served    int              // sessions that other servers have made
-	followers map[*follower]struct{}
-	news      chan struct{} // closed, and replaced, at the next change
+	followers server.Followers // of the other servers' nodes
+
+	mu      sync.Mutex          // guards the following
+	waits   time.Time           // when a dial first waited for heard; zero if none has
+	unheard map[string]struct{} // of the first Set, those at which no attempt has ended
+	wanted  []Peer
+	links   map[string]*link // by ID
+	served  int              // sessions that other servers have made
+	news    chan struct{}    // closed, and replaced, at the next change
 }
 
 // New checks c. It starts nothing.
@@ -145,12 +145,9 @@ func New(c Config) (*Peers, error) {
 	p := &Peers{
 		cfg: c, log: c.Log, set: make(chan struct{}, 1), leaving: make(chan struct{}),
 		heard: make(chan struct{}),
-		links: make(map[string]*link), followers: make(map[*follower]struct{}), news: make(chan struct{}),
+		links: make(map[string]*link), news: make(chan struct{}),
 	}
-	var err error
-	if p.metrics, err = newMetrics(c.Metrics, p); err != nil {
-		return nil, fmt.Errorf("peers: register metrics: %w", err)
-	}
+	p.metrics = newMetrics(c.Metrics, p)
 	return p, nil
 }
 

@@ -59,7 +59,7 @@ func (p *Peers) serve(ctx context.Context, s tunnel.Session, id string) {
 	if many, ok := s.(interface{ SetMaxStreams(n int) }); ok {
 		many.SetMaxStreams(MaxStreams)
 	}
-	v := &visit{peers: p, id: id, leaving: ctx, none: make(chan struct{})}
+	v := &visit{peers: p, id: id, leaving: ctx}
 	run, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	served := tunnel.StartServing(run, s, v.answer)
@@ -67,9 +67,8 @@ func (p *Peers) serve(ctx context.Context, s tunnel.Session, id string) {
 	case <-ctx.Done():
 		t := time.NewTimer(p.cfg.DrainTimeout)
 		defer t.Stop()
-		v.drain()
 		select {
-		case <-v.none:
+		case <-v.open.Idle():
 		case <-t.C:
 		case <-s.Context().Done():
 		}
@@ -103,11 +102,7 @@ type visit struct {
 	peers   *Peers
 	id      string
 	leaving context.Context // done once this server stops
-
-	mu       sync.Mutex // guards the following
-	open     int        // streams into nodes
-	draining bool
-	none     chan struct{} // closed when it is draining and open is zero
+	open    server.Tally    // streams into nodes
 }
 
 // answer serves one stream of the other server.
@@ -141,28 +136,8 @@ func (v *visit) pass(ctx context.Context, node string, r *tunnel.Request) {
 }
 
 func (v *visit) count(d int) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
 	v.peers.metrics.passing.Add(float64(d))
-	if v.open += d; v.open == 0 && v.draining {
-		v.closeNoneLocked()
-	}
-}
-
-func (v *visit) drain() {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if v.draining = true; v.open == 0 {
-		v.closeNoneLocked()
-	}
-}
-
-func (v *visit) closeNoneLocked() {
-	select {
-	case <-v.none:
-	default:
-		close(v.none)
-	}
+	v.open.Add(d)
 }
 
 // tell announces this server's sessions until the stream ends.
@@ -236,11 +211,7 @@ func about(hub *server.Hub, nodes []string) message {
 func rebased(o *server.Observation, now time.Time, age func(time.Time) time.Duration) server.Observation {
 	told := *o
 	told.Changes = slices.Clone(o.Changes)
-	times := []*time.Time{&told.Connected, &told.At, &told.Heard}
-	for i := range told.Changes {
-		times = append(times, &told.Changes[i].At, &told.Changes[i].Heard)
-	}
-	for _, t := range times {
+	for _, t := range times(&told) {
 		if !t.IsZero() {
 			*t = now.Round(0).Add(-age(*t))
 		}

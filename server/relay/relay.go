@@ -75,10 +75,10 @@ func New(c Config) (*Relay, error) {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
-	r := &Relay{cfg: c, agents: memnet.NewHandoff(agentsAddr{}, backlog), pending: strangers.NewPending(c.Limit)}
-	var err error
-	r.metrics, err = newMetrics(c.Metrics, r.pending)
-	return r, err
+	pending := strangers.NewPending(c.Limit)
+	// The listener of agents' connections has no port.
+	agents := memnet.NewHandoff(tunnel.Addr("agents"), backlog)
+	return &Relay{cfg: c, agents: agents, pending: pending, metrics: newMetrics(c.Metrics, pending)}, nil
 }
 
 // Inject takes a connection that an agent opened through its session, and owns it unless it
@@ -141,9 +141,3 @@ func (r *Relay) join(ctx context.Context, c net.Conn) {
 		r.cfg.Log.Debug("a connection to the API server was cut", "client", c.RemoteAddr().String(), "err", err)
 	}
 }
-
-// agentsAddr is the address of the listener of agents' connections, which has no port.
-type agentsAddr struct{}
-
-func (agentsAddr) Network() string { return "tunnel" }
-func (agentsAddr) String() string  { return "agents" }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"github.com/hawser-project/hawser/tunnel"
 )
@@ -26,22 +27,23 @@ type metrics struct {
 // newMetrics registers with r; nil works. ssh_tunnel_open_count and
 // ssh_tunnel_open_fail_count are the names by which Kubernetes counted attempts
 // to connect to a node while it had this mode.
-func newMetrics(r prometheus.Registerer) (*metrics, error) {
+func newMetrics(r prometheus.Registerer) *metrics {
+	f := promauto.With(r)
 	const prefix = "hawser_ssh_"
 	counter := func(name, help string) prometheus.Counter {
-		return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
+		return f.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
 	}
 	byCode := func(name, help string) *prometheus.CounterVec {
-		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: prefix + name, Help: help}, []string{"code"})
+		return f.NewCounterVec(prometheus.CounterOpts{Name: prefix + name, Help: help}, []string{"code"})
 	}
 	gauge := func(name, help string) prometheus.Gauge {
-		return prometheus.NewGauge(prometheus.GaugeOpts{Name: prefix + name, Help: help})
+		return f.NewGauge(prometheus.GaugeOpts{Name: prefix + name, Help: help})
 	}
 	seconds := func(name, help string, most ...float64) prometheus.Histogram {
 		buckets := append([]float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10}, most...)
-		return prometheus.NewHistogram(prometheus.HistogramOpts{Name: prefix + name, Help: help, Buckets: buckets})
+		return f.NewHistogram(prometheus.HistogramOpts{Name: prefix + name, Help: help, Buckets: buckets})
 	}
-	m := &metrics{
+	return &metrics{
 		opens:       counter("ssh_tunnel_open_count", "Attempts to connect to a node's sshd."),
 		openFails:   counter("ssh_tunnel_open_fail_count", "Attempts to connect to a node's sshd that failed."),
 		sessions:    gauge("sessions", "Nodes connected over SSH."),
@@ -52,17 +54,6 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 		streams:     gauge("streams", "Open streams over SSH."),
 		rtt:         seconds("rtt_seconds", "Round-trip time of keepalives."),
 	}
-	if r == nil {
-		return m, nil
-	}
-	for _, c := range []prometheus.Collector{
-		m.opens, m.openFails, m.sessions, m.ended, m.dials, m.dialSeconds, m.checks, m.streams, m.rtt,
-	} {
-		if err := r.Register(c); err != nil {
-			return nil, err
-		}
-	}
-	return m, nil
 }
 
 // opened counts an attempt to connect.

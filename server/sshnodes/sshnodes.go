@@ -56,10 +56,7 @@ func New(c Config) (*Fleet, error) {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
-	m, err := newMetrics(c.Metrics)
-	if err != nil {
-		return nil, fmt.Errorf("ssh: register metrics: %w", err)
-	}
+	m := newMetrics(c.Metrics)
 	c.SSH.RTT = func(d time.Duration) { m.rtt.Observe(d.Seconds()) }
 	return &Fleet{cfg: c, metrics: m, nodes: make(map[string]*node)}, nil
 }

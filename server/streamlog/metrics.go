@@ -2,16 +2,15 @@
 
 package streamlog
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+)
 
 type metrics struct{ dropped prometheus.Counter }
 
-func newMetrics(r prometheus.Registerer) (*metrics, error) {
-	m := &metrics{prometheus.NewCounter(prometheus.CounterOpts{
+func newMetrics(r prometheus.Registerer) *metrics {
+	return &metrics{promauto.With(r).NewCounter(prometheus.CounterOpts{
 		Name: "hawser_tunnel_audit_dropped_total", Help: "Streams missing from the tunnel's audit log because it was too slow or could not be written.",
 	})}
-	if r == nil {
-		return m, nil
-	}
-	return m, r.Register(m.dropped)
 }

@@ -10,7 +10,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 	"sync/atomic"
@@ -76,11 +75,7 @@ func New(c Config) (*Log, error) {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
-	m, err := newMetrics(c.Metrics)
-	if err != nil {
-		return nil, fmt.Errorf("streamlog: %w", err)
-	}
-	return &Log{out: c.Out, log: c.Log, metrics: m, queue: make(chan server.Ended, c.Queue)}, nil
+	return &Log{out: c.Out, log: c.Log, metrics: newMetrics(c.Metrics), queue: make(chan server.Ended, c.Queue)}, nil
 }
 
 // Ended is a server.Config.Ended. It does not wait.

@@ -7,10 +7,10 @@
 package fronts
 
 import (
-	"errors"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"github.com/hawser-project/hawser/tunnel"
 )
@@ -33,34 +33,27 @@ type Metrics struct {
 }
 
 // NewMetrics registers metrics with r; nil means that nobody looks at them.
-func NewMetrics(r prometheus.Registerer) (*Metrics, error) {
-	m := &Metrics{
-		Dials: prometheus.NewCounterVec(prometheus.CounterOpts{
+func NewMetrics(r prometheus.Registerer) *Metrics {
+	f := promauto.With(r)
+	return &Metrics{
+		Dials: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "hawser_connect_dials_total", Help: "Dials requested by clients, by result.",
 		}, []string{"result"}),
-		latency: prometheus.NewHistogram(prometheus.HistogramOpts{
+		latency: f.NewHistogram(prometheus.HistogramOpts{
 			Name: "hawser_connect_dial_duration_seconds", Help: "Time until a dial reached its target or failed.",
 			Buckets: prometheus.ExponentialBuckets(0.0005, 4, 8),
 		}),
-		Shed: prometheus.NewCounter(prometheus.CounterOpts{
+		Shed: f.NewCounter(prometheus.CounterOpts{
 			Name: "hawser_connect_requests_shed_total", Help: "Requests refused because file descriptors ran short.",
 		}),
-		Closed: prometheus.NewCounterVec(prometheus.CounterOpts{
+		Closed: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "hawser_connect_connections_closed_total", Help: "Connections closed without a valid request (no_request) or idle between two requests (idle).",
 		}, []string{"reason"}),
-		Open: prometheus.NewGauge(prometheus.GaugeOpts{Name: "hawser_connect_tunnels", Help: "Open tunnels."}),
-		bytes: prometheus.NewCounterVec(prometheus.CounterOpts{
+		Open: f.NewGauge(prometheus.GaugeOpts{Name: "hawser_connect_tunnels", Help: "Open tunnels."}),
+		bytes: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "hawser_connect_bytes_total", Help: "Bytes carried by tunnels that have ended, by direction.",
 		}, []string{"direction"}),
 	}
-	if r == nil {
-		return m, nil
-	}
-	var errs []error
-	for _, c := range []prometheus.Collector{m.Dials, m.latency, m.Open, m.bytes, m.Shed, m.Closed} {
-		errs = append(errs, r.Register(c))
-	}
-	return m, errors.Join(errs...)
 }
 
 // Dialed counts a dial that took so long; code is 0 if it reached its target.
