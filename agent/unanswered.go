@@ -56,10 +56,11 @@ func (c *unanswered) InnerReader() tunnel.Inner { return tunnel.Inner{Conn: c.ac
 // InnerWriter implements tunnel.Wrapper.
 func (c *unanswered) InnerWriter() tunnel.Inner { return c.InnerReader() }
 
-func (c *unanswered) Read(p []byte) (int, error)         { return c.accepted().Read(p) }
-func (c *unanswered) Write(p []byte) (int, error)        { return c.accepted().Write(p) }
-func (c *unanswered) CloseWrite() error                  { return c.accepted().CloseWrite() }
-func (c *unanswered) Close() error                       { return errors.Join(c.rejected(), c.stream.Close()) }
+func (c *unanswered) Read(p []byte) (int, error)  { return c.accepted().Read(p) }
+func (c *unanswered) Write(p []byte) (int, error) { return c.accepted().Write(p) }
+func (c *unanswered) CloseWrite() error           { return c.accepted().CloseWrite() }
+func (c *unanswered) Close() error                { return errors.Join(c.rejected(), c.stream.Close()) }
+
 func (c *unanswered) Abort() error                       { return errors.Join(c.rejected(), tunnel.Abort(c.stream)) }
 func (c *unanswered) LocalAddr() net.Addr                { return c.addr }
 func (c *unanswered) RemoteAddr() net.Addr               { return c.request.RemoteAddr() }
