@@ -82,8 +82,10 @@ func (h *Hub) dialed(ctx context.Context, w way, addr string, began time.Time, e
 	}
 }
 
-// newClosed counts connections that were closed before they had sent a TLS hello.
-func newClosed(r prometheus.Registerer) *prometheus.CounterVec {
+// portMetrics count connections that were closed before they had sent a TLS hello.
+type portMetrics = *prometheus.CounterVec
+
+func newPortMetrics(r prometheus.Registerer) portMetrics {
 	return promauto.With(r).NewCounterVec(prometheus.CounterOpts{
 		Namespace: namespace, Subsystem: "port", Name: "connections_closed_total",
 		Help: "Connections closed before they sent a TLS ClientHello, by reason.",

@@ -67,7 +67,7 @@ type Port struct {
 	tunnel  map[string]*memnet.Handoff // by ALPN
 	api     *memnet.Handoff
 	pending *strangers.Pending // connections without a ClientHello
-	closed  *prometheus.CounterVec
+	closed  portMetrics
 	sparse  strangers.LogLimiter
 	refused atomic.Bool // by Refuse
 }
@@ -88,7 +88,7 @@ func NewPort(c PortConfig) (*Port, error) {
 	}
 	addr := c.Listener.Addr()
 	p := &Port{
-		config: c, pending: strangers.NewPending(c.MaxPeeking), closed: newClosed(c.Metrics),
+		config: c, pending: strangers.NewPending(c.MaxPeeking), closed: newPortMetrics(c.Metrics),
 		tunnel: make(map[string]*memnet.Handoff), api: memnet.NewHandoff(addr, handoffs),
 	}
 	for _, alpn := range c.Protocols {
