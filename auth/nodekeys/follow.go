@@ -24,6 +24,8 @@ const (
 	lastRetry  = 30 * time.Second
 	// podsAgain is how often it is looked whether a deleted Node still has pods.
 	podsAgain = 30 * time.Second
+	// maxReads bounds the reads of a record while records are removed.
+	maxReads = 5
 )
 
 // Ready is closed once Admit answers without waiting.
@@ -148,6 +150,32 @@ func (k *Keeper) onRecord() cache.ResourceEventHandler {
 			}
 		},
 	}
+}
+
+// read reads the record of a name from the API, and learns it. What was read may be of before
+// a removal that the watch has delivered meanwhile. So it is read again after any removal.
+func (k *Keeper) read(ctx context.Context, name string) error {
+	for range maxReads {
+		k.turn.Lock()
+		before := k.removals
+		k.turn.Unlock()
+		m, _, err := k.book.read(ctx, name)
+		if err != nil {
+			return err
+		}
+		learned := true
+		k.guard(name, func() {
+			k.turn.Lock()
+			defer k.turn.Unlock()
+			if learned = k.removals == before; learned {
+				k.learnLocked(m, false)
+			}
+		})
+		if learned {
+			return nil
+		}
+	}
+	return fmt.Errorf("read the identity of node %s: identities are being removed, try again", name)
 }
 
 // catchUp finds the records whose Node objects were deleted before Run. It reads from the

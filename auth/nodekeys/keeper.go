@@ -69,7 +69,8 @@ type Keeper struct {
 	queue workqueue.TypedRateLimitingInterface[string]
 	ready chan struct{} // closed once all records are known
 
-	turn sync.Mutex // held during a change, from before names is read until it is written
+	turn     sync.Mutex // held during a change, from before names is read until it is written
+	removals uint64     // of records, by the watch; guarded by turn
 
 	mu       sync.RWMutex // guards the following
 	names    map[string]*holder
@@ -171,11 +172,11 @@ func (k *Keeper) recheck(ctx context.Context, name string, key Key, h *holder) e
 	if h != nil && h.gone || !k.mayAsk(question{name, key}, time.Now()) {
 		return h.verdict(name, key)
 	}
-	m, _, err := k.book.read(ctx, name)
+	err := k.read(ctx, name)
 	if err == nil && h != nil && h.adopts() {
 		if err = k.book.Adopt(ctx, name, key); err == nil {
 			k.cfg.Log.Info("a node from before the identities were kept shows its key", "node", name, "key", key.String())
-			m, _, err = k.book.read(ctx, name)
+			err = k.read(ctx, name)
 		}
 	}
 	var bad *HeldError
@@ -187,7 +188,6 @@ func (k *Keeper) recheck(ctx context.Context, name string, key Key, h *holder) e
 	case err != nil:
 		return err
 	}
-	k.guard(name, func() { k.learn(m) })
 	return k.holder(name).verdict(name, key)
 }
 
@@ -391,6 +391,10 @@ func (k *Keeper) learn(m *corev1.ConfigMap) { k.learnAs(m, false) }
 func (k *Keeper) learnAs(m *corev1.ConfigMap, restored bool) {
 	k.turn.Lock()
 	defer k.turn.Unlock()
+	k.learnLocked(m, restored)
+}
+
+func (k *Keeper) learnLocked(m *corev1.ConfigMap, restored bool) {
 	old := k.holder(m.Name)
 	if v := versionOf(m); !restored && old != nil && v > 0 && v < old.record.version {
 		return
@@ -425,6 +429,7 @@ func (k *Keeper) learnAs(m *corev1.ConfigMap, restored bool) {
 func (k *Keeper) removed(name, object string) {
 	k.turn.Lock()
 	defer k.turn.Unlock()
+	k.removals++
 	if h := k.holder(name); h != nil && (object == "" || h.record.object == object) {
 		k.set(name, nil)
 	}

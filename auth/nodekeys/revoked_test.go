@@ -4,6 +4,7 @@ package nodekeys
 
 import (
 	"errors"
+	goruntime "runtime"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -178,6 +179,34 @@ func TestTakenWhileForgotten(t *testing.T) {
 		})
 		r.must(r.book.Claim(ctx, "a", number(2), ""))
 		r.admits("taken", "a", 2)
+	})
+}
+
+// TestRemovedWhileRead: a record that was read directly, and has been removed before it is
+// looked at, admits nobody.
+func TestRemovedWhileRead(t *testing.T) {
+	inBubble(t, func(t *testing.T, r *rig) {
+		r.must(r.book.Claim(t.Context(), "a", number(1), ""))
+		r.makeNode("a", "u1")
+		read := false
+		r.api.PrependReactor("get", "configmaps", func(a clienttesting.Action) (bool, runtime.Object, error) {
+			if read {
+				return false, nil, nil
+			}
+			read = true
+			record, err := r.api.Tracker().Get(a.GetResource(), Namespace, "a")
+			r.must(err)
+			r.must(r.api.Tracker().Delete(corev1.SchemeGroupVersion.WithResource("nodes"), "", "a"))
+			r.must(r.api.Tracker().Delete(a.GetResource(), Namespace, "a"))
+			for r.keeper.holder("a") != nil {
+				goruntime.Gosched()
+			}
+			return true, record, nil
+		})
+		if err := r.keeper.Admit(t.Context(), "a", number(2)); err == nil {
+			t.Error("a key that is in no record is admitted")
+		}
+		r.admits("removed", "a")
 	})
 }
 

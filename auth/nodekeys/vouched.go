@@ -36,11 +36,9 @@ func (k *Keeper) vouched(ctx context.Context, name string, key Key, h *holder) e
 	} else {
 		k.cfg.Log.Warn("another key is shown under a node's name: the node has renewed its certificate, or it is another machine", "node", name, "key", key.String())
 	}
-	m, _, err := k.book.read(ctx, name)
-	if err != nil {
+	if err := k.read(ctx, name); err != nil {
 		return err
 	}
-	k.guard(name, func() { k.learn(m) })
 	return k.holder(name).verdict(name, key)
 }
 
