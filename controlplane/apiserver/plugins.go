@@ -106,6 +106,7 @@ func (s *Server) builtin() []plugin {
 		{"PodSecurity", func() (admission.Interface, error) {
 			return builtin.PodSecurity(func(ctx context.Context, name string) (*corev1.Namespace, error) { return s.namespace(ctx, name) })
 		}},
+		{"RuntimeClass", always(builtin.RuntimeClass)},
 		{"CertificateApproval", always(func() admission.Interface { return builtin.CertificateApproval(s.authz) })},
 		{"CertificateSigning", always(func() admission.Interface { return builtin.CertificateSigning(s.authz) })},
 	}
