@@ -12,8 +12,10 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
@@ -199,10 +201,32 @@ func (s *Server) ensureAll(ctx context.Context, client kubernetes.Interface) err
 			return err
 		}
 	}
-	if err := s.ensureAuthentication(ctx, client); err != nil {
+	if err := errors.Join(s.ensureAuthentication(ctx, client), s.ensureRange(ctx, client)); err != nil {
 		return err
 	}
 	return s.ensureKubernetes(ctx, client)
+}
+
+// ensureRange makes the ServiceCIDR of the range that services get their addresses from. One
+// of another range, from before, stays: what it says cannot be changed.
+func (s *Server) ensureRange(ctx context.Context, client kubernetes.Interface) error {
+	ranges := client.NetworkingV1().ServiceCIDRs()
+	want := &networkingv1.ServiceCIDR{
+		ObjectMeta: metav1.ObjectMeta{Name: "kubernetes"}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{s.cfg.ServiceCIDR.String()}},
+	}
+	if err := ensure(ctx, ranges, want, nil); err != nil {
+		return err
+	}
+	have, err := ranges.Get(ctx, want.Name, metav1.GetOptions{})
+	if err == nil && meta.SetStatusCondition(&have.Status.Conditions, metav1.Condition{
+		Type: networkingv1.ServiceCIDRConditionReady, Status: metav1.ConditionTrue, Reason: "InUse", Message: "services get their addresses from this range",
+	}) {
+		_, err = ranges.UpdateStatus(ctx, have, metav1.UpdateOptions{})
+	}
+	if err != nil && !apierrors.IsConflict(err) {
+		return fmt.Errorf("ServiceCIDR %s: %w", want.Name, err)
+	}
+	return nil
 }
 
 // ensureAuthentication tells extension servers whom to believe.

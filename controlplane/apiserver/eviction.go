@@ -123,7 +123,7 @@ func (r *evictionREST) mark(ctx context.Context, p *corev1.Pod, o *metav1.Delete
 		}
 		setCondition(now, corev1.PodCondition{
 			Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, LastTransitionTime: metav1.Now(),
-			Reason: "EvictionByEvictionAPI", Message: "Eviction API: evicting",
+			Reason: "EvictionByEvictionAPI", Message: "Eviction API: evicting", ObservedGeneration: now.Generation,
 		})
 		return now, nil
 	})

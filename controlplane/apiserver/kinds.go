@@ -129,6 +129,16 @@ func updateEndpointSlice(_ context.Context, s, old *discoveryv1.EndpointSlice) {
 	}
 }
 
+// A PodTemplate has no spec, so its generation is counted by hand.
+
+func newPodTemplate(_ context.Context, p *corev1.PodTemplate) { p.Generation = 1 }
+
+func updatePodTemplate(_ context.Context, p, old *corev1.PodTemplate) {
+	if !equality.Semantic.DeepEqual(p.Template, old.Template) {
+		p.Generation = old.Generation + 1
+	}
+}
+
 // The configurations of webhooks have no spec, so their generation is counted by hand.
 
 func newValidatingWebhooks(_ context.Context, c *admissionv1.ValidatingWebhookConfiguration) {

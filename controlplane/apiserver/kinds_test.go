@@ -76,7 +76,7 @@ func TestBinding(t *testing.T) {
 		t.Errorf("second binding: %v", err)
 	}
 	p = must(pods.Get(ctx, "p", metav1.GetOptions{}))(t)
-	if p.Spec.NodeName != "n1" || len(p.Status.Conditions) != 1 || p.Status.Conditions[0].Type != corev1.PodScheduled || p.Status.Conditions[0].Status != corev1.ConditionTrue {
+	if p.Spec.NodeName != "n1" || len(p.Status.Conditions) != 1 || p.Status.Conditions[0].Type != corev1.PodScheduled || p.Status.Conditions[0].Status != corev1.ConditionTrue || p.Status.Conditions[0].ObservedGeneration != 1 {
 		t.Errorf("bound pod: %s %+v", p.Spec.NodeName, p.Status.Conditions)
 	}
 	if p.Generation != 1 || p.Status.NominatedNodeName != "" {

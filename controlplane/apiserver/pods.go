@@ -177,7 +177,7 @@ func merged(have, more map[string]string) map[string]string {
 }
 
 func setScheduled(p *corev1.Pod) {
-	c := corev1.PodCondition{Type: corev1.PodScheduled, Status: corev1.ConditionTrue, LastTransitionTime: metav1.Now()}
+	c := corev1.PodCondition{Type: corev1.PodScheduled, Status: corev1.ConditionTrue, LastTransitionTime: metav1.Now(), ObservedGeneration: p.Generation}
 	for i := range p.Status.Conditions {
 		if old := &p.Status.Conditions[i]; old.Type == c.Type {
 			if old.Status == c.Status {

@@ -75,7 +75,9 @@ func coreRows() []row {
 			short: []string{"rc"}, inAll: true, status: true, generation: true, orphans: true,
 			fields: selecting(replicationControllerFields),
 		}),
-		of[corev1.PodTemplate, corev1.PodTemplateList](v1, "PodTemplate", "podtemplates", "podtemplate", row{}),
+		of[corev1.PodTemplate, corev1.PodTemplateList](v1, "PodTemplate", "podtemplates", "podtemplate", row{
+			onCreate: creating(newPodTemplate), onUpdate: updating(updatePodTemplate),
+		}),
 		of[corev1.PersistentVolume, corev1.PersistentVolumeList](v1, "PersistentVolume", "persistentvolumes", "persistentvolume", row{
 			short: []string{"pv"}, cluster: true, status: true, onCreate: creating(newVolume), onStatus: updating(volumeStatus),
 		}),

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -46,16 +47,23 @@ func keepAllocated(s, old *corev1.Service) {
 		}
 	}
 	if hasNodePorts(s) && hasNodePorts(old) {
-		for i := range s.Spec.Ports {
-			if p := &s.Spec.Ports[i]; p.NodePort == 0 {
-				p.NodePort = nodePortOf(old, *p)
-			}
-		}
+		keepNodePorts(s, old)
 	}
 	if s.Spec.HealthCheckNodePort == 0 && wantsHealthPort(s) {
 		s.Spec.HealthCheckNodePort = old.Spec.HealthCheckNodePort
 	}
 	dropUnused(s, old)
+}
+
+// keepNodePorts gives ports without a node port the one that old gives to the port of that
+// name, unless another port asks for it.
+func keepNodePorts(s, old *corev1.Service) {
+	for i := range s.Spec.Ports {
+		p, had := &s.Spec.Ports[i], nodePortOf(old, s.Spec.Ports[i].Name)
+		if p.NodePort == 0 && !slices.ContainsFunc(s.Spec.Ports, func(q corev1.ServicePort) bool { return q.NodePort == had }) {
+			p.NodePort = had
+		}
+	}
 }
 
 // dropUnused takes from s what its new type cannot have, if the client did not
@@ -65,9 +73,9 @@ func dropUnused(s, old *corev1.Service) {
 	if !hasClusterIP(s) && hasClusterIP(old) && is.ClusterIP == was.ClusterIP {
 		is.ClusterIP, is.ClusterIPs, is.IPFamilies, is.IPFamilyPolicy = "", nil, nil, nil
 	}
-	if !hasNodePorts(s) && hasNodePorts(old) {
+	if !mayHaveNodePorts(s) && mayHaveNodePorts(old) {
 		for i := range is.Ports {
-			if p := &is.Ports[i]; p.NodePort == nodePortOf(old, *p) {
+			if p := &is.Ports[i]; p.NodePort == nodePortOf(old, p.Name) {
 				p.NodePort = 0
 			}
 		}
@@ -104,10 +112,10 @@ func isExternal(s *corev1.Service) bool {
 	return s.Spec.Type == corev1.ServiceTypeClusterIP && len(s.Spec.ExternalIPs) > 0
 }
 
-// nodePortOf is the node port old gives to the port like p, 0 if none.
-func nodePortOf(old *corev1.Service, p corev1.ServicePort) int32 {
+// nodePortOf is the node port that old gives to the port of that name, 0 if none.
+func nodePortOf(old *corev1.Service, name string) int32 {
 	for _, q := range old.Spec.Ports {
-		if q.Port == p.Port && q.Protocol == p.Protocol && q.Name == p.Name {
+		if q.Name == name {
 			return q.NodePort
 		}
 	}
@@ -116,6 +124,12 @@ func nodePortOf(old *corev1.Service, p corev1.ServicePort) int32 {
 
 func hasClusterIP(s *corev1.Service) bool { return s.Spec.Type != corev1.ServiceTypeExternalName }
 
+// mayHaveNodePorts tells services whose ports may name node ports.
+func mayHaveNodePorts(s *corev1.Service) bool {
+	return s.Spec.Type == corev1.ServiceTypeNodePort || s.Spec.Type == corev1.ServiceTypeLoadBalancer
+}
+
+// hasNodePorts tells services whose ports are given node ports.
 func hasNodePorts(s *corev1.Service) bool {
 	return s.Spec.Type == corev1.ServiceTypeNodePort ||
 		s.Spec.Type == corev1.ServiceTypeLoadBalancer && (s.Spec.AllocateLoadBalancerNodePorts == nil || *s.Spec.AllocateLoadBalancerNodePorts)
@@ -269,15 +283,41 @@ func (t *taking) all() error {
 		}
 		defaults.ServiceAddresses(s, t.allocator.family())
 	}
-	if hasNodePorts(s) {
-		for i := range s.Spec.Ports {
-			if err := t.port(field.NewPath("spec", "ports").Index(i).Child("nodePort"), &s.Spec.Ports[i].NodePort); err != nil {
-				return err
-			}
+	if mayHaveNodePorts(s) {
+		if err := t.nodePorts(); err != nil {
+			return err
 		}
 	}
 	if wantsHealthPort(s) {
 		return t.port(field.NewPath("spec", "healthCheckNodePort"), &s.Spec.HealthCheckNodePort)
+	}
+	return nil
+}
+
+// nodePorts takes the node ports that are named, and gives others if the service is given
+// any. Ports of one number, which differ in their protocol, share one.
+func (t *taking) nodePorts() error {
+	ports := t.service.Spec.Ports
+	shared := make(map[int32]int32)
+	for i := len(ports) - 1; i >= 0; i-- {
+		if ports[i].NodePort != 0 {
+			shared[ports[i].Port] = ports[i].NodePort
+		}
+	}
+	for i := range ports {
+		p := &ports[i]
+		if p.NodePort == 0 {
+			if !hasNodePorts(t.service) {
+				continue
+			}
+			p.NodePort = shared[p.Port]
+		}
+		if err := t.port(field.NewPath("spec", "ports").Index(i).Child("nodePort"), &p.NodePort); err != nil {
+			return err
+		}
+		if shared[p.Port] == 0 {
+			shared[p.Port] = p.NodePort
+		}
 	}
 	return nil
 }

@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
@@ -270,7 +269,7 @@ func ValidateServiceStatusUpdate(s, _ *corev1.Service) field.ErrorList {
 		errs = append(errs, optionalOneOf(in.IPMode, at.Child("ipMode"), corev1.LoadBalancerIPModeVIP, corev1.LoadBalancerIPModeProxy)...)
 		errs = append(errs, ingressHostname(in.Hostname, at.Child("hostname"))...)
 	}
-	return append(errs, metav1validation.ValidateConditions(s.Status.Conditions, field.NewPath("status", "conditions"))...)
+	return errs // conditions are not looked at
 }
 
 // ingressHostname wants a name where an address would be a mistake.
