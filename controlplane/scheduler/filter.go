@@ -207,6 +207,9 @@ func newPodInfo(pod *corev1.Pod) *podInfo {
 	if p.podTerms.over || len(pod.Spec.TopologySpreadConstraints) > maxTerms {
 		p.over = fmt.Sprintf("the pod has more than %d pod affinity terms or topology spread constraints of a kind: ask for less", maxTerms)
 	}
+	if len(pod.Spec.ResourceClaims) > 0 {
+		p.over = "the pod has resource claims, and nobody allocates devices here: leave resourceClaims out"
+	}
 	return p
 }
 

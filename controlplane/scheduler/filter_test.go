@@ -440,3 +440,14 @@ func TestBackoff(t *testing.T) {
 		}
 	}
 }
+
+// TestClaims: a pod with resource claims fits nowhere, and says why. On a node it counts.
+func TestClaims(t *testing.T) {
+	p := newPodInfo(testPod("a", func(p *corev1.Pod) {
+		p.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimName: new(string)}}
+		asks("cpu", "1")(p)
+	}))
+	if !strings.Contains(p.over, "resource claims") || p.requests.cpu != 1000 {
+		t.Errorf("%q, %+v", p.over, p.requests)
+	}
+}

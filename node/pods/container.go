@@ -126,7 +126,10 @@ func (w *worker) mounts(pod *corev1.Pod, c *corev1.Container, env map[string]str
 	for _, m := range c.VolumeMounts {
 		sub := m.SubPath
 		if m.SubPathExpr != "" {
-			sub = expand(m.SubPathExpr, env)
+			var err error
+			if sub, err = expandPath(m.SubPathExpr, env); err != nil {
+				return nil, err
+			}
 		}
 		host, sub, err := w.volumes.Resolve(pod, m.Name, sub)
 		if err != nil {

@@ -163,6 +163,30 @@ func flat(env map[string]string) []string {
 // expand replaces $(NAME) by the value of the variable, where there is one, and $$
 // by $. Everything else stays as it is, $(NAME) of an unknown variable too.
 func expand(s string, env map[string]string) string {
+	return expandBy(s, func(name string) (string, bool) {
+		value, ok := env[name]
+		return value, ok
+	})
+}
+
+// expandPath is expand for a part of a path, in which every variable has a value: without
+// one it would be another path.
+func expandPath(s string, env map[string]string) (string, error) {
+	var missing []string
+	path := expandBy(s, func(name string) (string, bool) {
+		value := env[name]
+		if value == "" {
+			missing = append(missing, name)
+		}
+		return value, true
+	})
+	if len(missing) > 0 {
+		return "", fmt.Errorf("subPathExpr %q: missing value for %s", s, strings.Join(missing, ", "))
+	}
+	return path, nil
+}
+
+func expandBy(s string, lookup func(name string) (string, bool)) string {
 	var b strings.Builder
 	for {
 		i := strings.IndexByte(s, '$')
@@ -181,7 +205,7 @@ func expand(s string, env map[string]string) string {
 			b.WriteByte('$')
 			s = s[1:]
 		default:
-			value, ok := env[s[2:end]]
+			value, ok := lookup(s[2:end])
 			if !ok {
 				value = s[:end+1]
 			}

@@ -27,6 +27,19 @@ import (
 	"github.com/hawser-project/hawser/node/runtime"
 )
 
+// TestExpandPath: a variable without a value would lead to another directory.
+func TestExpandPath(t *testing.T) {
+	env := map[string]string{"A": "a", "EMPTY": ""}
+	if got, err := expandPath("x/$(A)/$$(A)", env); got != "x/a/$(A)" || err != nil {
+		t.Errorf("%q, %v", got, err)
+	}
+	for _, s := range []string{"$(EMPTY)", "$(A)/$(NONE)"} {
+		if got, err := expandPath(s, env); err == nil || got != "" || !strings.Contains(err.Error(), "missing value for") {
+			t.Errorf("%s: %q, %v", s, got, err)
+		}
+	}
+}
+
 func TestExpand(t *testing.T) {
 	env := map[string]string{"A": "1", "B": "$(A)", "EMPTY": ""}
 	for in, want := range map[string]string{

@@ -59,6 +59,8 @@ func podSecurity(pod *corev1.Pod) error {
 		return &unsupported{field: "spec.shareProcessNamespace", remedy: "each container has process ids of its own"}
 	case spec.HostUsers != nil && !*spec.HostUsers:
 		return &unsupported{field: "spec.hostUsers: false", remedy: "users are the machine's; set securityContext.runAsUser"}
+	case len(spec.ResourceClaims) > 0:
+		return &unsupported{field: "spec.resourceClaims", remedy: "nobody allocates devices here; leave it out"}
 	case spec.RuntimeClassName != nil && *spec.RuntimeClassName != "":
 		return &unsupported{field: "spec.runtimeClassName", remedy: "there is one runtime; leave it out"}
 	}

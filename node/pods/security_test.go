@@ -42,6 +42,9 @@ func TestRefusedSecurity(t *testing.T) {
 		"separate":         {change: func(p *corev1.Pod) { p.Spec.ShareProcessNamespace = ptr.To(false) }},
 		"user namespace":   {func(p *corev1.Pod) { p.Spec.HostUsers = ptr.To(false) }, securityReason, "spec.hostUsers: false"},
 		"the host's users": {change: func(p *corev1.Pod) { p.Spec.HostUsers = ptr.To(true) }},
+		"claims": {func(p *corev1.Pod) {
+			p.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimName: ptr.To("x")}}
+		}, securityReason, "spec.resourceClaims"},
 		"runtime class":    {func(p *corev1.Pod) { p.Spec.RuntimeClassName = ptr.To("gvisor") }, securityReason, "spec.runtimeClassName"},
 		"restart rule": {change: func(p *corev1.Pod) {
 			p.Spec.Containers[0].RestartPolicyRules = []corev1.ContainerRestartRule{{Action: corev1.ContainerRestartRuleActionRestart}}

@@ -273,10 +273,7 @@ func conditionsOf(s situation, in intent, st *corev1.PodStatus, around surroundi
 	if s.kill != nil && s.kill.disrupted && terminal(st.Phase) {
 		list = append(list, shutdownCondition(s.pod.Generation))
 	}
-	if conditionOf(around.conditions, corev1.PodScheduled) == nil {
-		list = append(list, is(corev1.PodScheduled, true, "", ""))
-	}
-	return list
+	return append(list, is(corev1.PodScheduled, true, "", ""))
 }
 
 func initializedCondition(s situation, in intent, st *corev1.PodStatus,
