@@ -132,7 +132,7 @@ func TestProxyAnswers(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 			if name == "says nothing" {
 				cancel()
-				ctx, cancel = context.WithTimeout(t.Context(), 100*time.Millisecond)
+				ctx, cancel = context.WithTimeout(t.Context(), 2*time.Second)
 			}
 			defer cancel()
 			_, err := d.DialContext(ctx, "tcp", "hub:6443")

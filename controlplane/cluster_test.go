@@ -48,7 +48,7 @@ import (
 )
 
 // patience is how long a test waits for what should take a moment.
-const patience = 30 * time.Second
+const patience = 2 * time.Minute
 
 // A keeper is made when there is an API server to ask, and that is made with it.
 type keeper struct{ *nodekeys.Keeper }

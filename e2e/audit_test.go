@@ -16,6 +16,7 @@ import (
 
 // Whoever reaches a node, by whichever way, is in the tunnel's audit log.
 func TestTunnelAudit(t *testing.T) {
+	bin(t) // before the tests that are timed
 	t.Parallel()
 	logs := t.TempDir()
 	tunnelLog, apiLog := filepath.Join(logs, "tunnel.log"), filepath.Join(logs, "api.log")

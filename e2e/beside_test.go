@@ -277,6 +277,7 @@ func (h *besideHub) connectsByTLS(t *testing.T, name string) error {
 // kubelets included; the hub's status page is for those who may see it; a hub that is killed and comes back loses nobody; a node that is
 // revoked is out, also after its Node was deleted; a hub that may not do what it needs says so.
 func TestBeside(t *testing.T) {
+	bin(t) // before the tests that are timed
 	t.Parallel()
 	h := startBeside(t)
 	h.publishes(t)

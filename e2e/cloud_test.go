@@ -148,11 +148,15 @@ func (c *cloud) ask(t *testing.T, i int, path, token string) (status int, page s
 func (c *cloud) measured(t *testing.T) {
 	c.mustKubectl(t, "", "create", "clusterrolebinding", "monitor", "--clusterrole=system:monitoring", "--serviceaccount=default:default")
 	token := strings.TrimSpace(c.mustKubectl(t, "", "create", "token", "default"))
-	status, page, err := c.ask(t, 0, "/metrics", token)
-	must(t, err)
-	if status != http.StatusOK {
-		t.Fatalf("%d: %s", status, page)
-	}
+	var page string
+	eventually(t, "the account may read metrics", func() error {
+		var status int
+		var err error
+		if status, page, err = c.ask(t, 0, "/metrics", token); err == nil && status != http.StatusOK {
+			err = fmt.Errorf("%d: %s", status, page)
+		}
+		return err
+	})
 	for _, name := range []string{
 		"node_controller_initial_node_sync_delay_seconds_count", "node_controller_cloud_provider_taint_removal_delay_seconds_count",
 		"cloud_node_lifecycle_controller_monitor_nodes_duration_seconds_count", "route_controller_route_sync_total",
@@ -235,6 +239,7 @@ func TestCloud(t *testing.T) {
 	if !netnsHere(t) {
 		t.Skip("a node that is a plain process is reached without the tunnel")
 	}
+	bin(t) // before the tests that are timed
 	t.Parallel()
 	c := startCloud(t)
 	c.inventory(t, cloudMachines)
@@ -328,9 +333,13 @@ func (c *cloud) balances(t *testing.T) {
 		must(t, echoes()) // whichever endpoint is left
 	}
 	c.mustKubectl(t, "", "delete", "service", "echo")
-	if c := dialEcho(t, at); c != nil {
-		t.Error("the address of a service that is gone answers")
-	}
+	eventually(t, "nobody listens for a service that is gone", func() error {
+		c := dialEcho(t, at)
+		if c == nil {
+			return nil
+		}
+		return errors.Join(errNotYet, c.Close())
+	})
 }
 
 // dialEcho connects, or returns nil if nobody listens.

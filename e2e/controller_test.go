@@ -73,6 +73,7 @@ func reconcile(ns string) error {
 // A controller works with its account's role, is refused without it, and its token ends
 // with its pod.
 func TestControllerInPod(t *testing.T) {
+	bin(t) // before the tests that are timed
 	t.Parallel()
 	c := startUp(t, "--nodes", "1")
 	maps := c.client.CoreV1().ConfigMaps("default")

@@ -83,6 +83,7 @@ func (s *lone) end(t *testing.T) syscall.WaitStatus {
 }
 
 func TestServerDrain(t *testing.T) {
+	bin(t) // before the tests that are timed
 	t.Parallel()
 	under, _ := bin(t)
 	drain := func(dir string) (string, error) {

@@ -30,6 +30,7 @@ import (
 // TestEgressSelector has a kubelet's API reached through each front end, as the printed
 // configuration says. The API server of the cluster goes through one of them as well.
 func TestEgressSelector(t *testing.T) {
+	bin(t) // before the tests that are timed
 	t.Parallel()
 	dir := shortTempDir(t)
 	file := func(name string) string { return filepath.Join(dir, name) }

@@ -96,7 +96,7 @@ func TestKubeletRidesTheTunnel(t *testing.T) {
 	c.works(t, "steady")
 
 	args := c.kill(t, "kubelet")
-	await.Until(t, 20*time.Second, "a kubelet that is down is told within a second", func() error {
+	await.Until(t, patience, "a kubelet that is down is told within a second", func() error {
 		start := time.Now()
 		said, err := c.client.CoreV1().RESTClient().Get().AbsPath("/api/v1/nodes/node-1/proxy/healthz").DoRaw(t.Context())
 		took := time.Since(start)

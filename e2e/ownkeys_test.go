@@ -131,7 +131,7 @@ func TestOwnKeys(t *testing.T) {
 	inventory := filepath.Join(g.dir, "inventory.yaml")
 	must(t, os.WriteFile(inventory, []byte("machines: [{name: node-1}]\nloadBalancers: {addresses: ["+balancerAddr+"]}\n"), 0o600))
 	under, _ := bin(t)
-	g.runCCM(t, []string{filepath.Join(under, "hawser-ccm")}, "ccm", g.account(t), await.FreePort(t), "--cloud-config", inventory)
+	g.runCCM(t, []string{filepath.Join(under, "hawser-ccm")}, "ccm", g.account(t), await.FreePort(t), "--cloud-config", inventory, "--leader-elect=false") // which ends it after 10 s without the server
 	g.work(t, "first")
 	g.each(t, 0)
 	g.impostor(t)
@@ -160,7 +160,6 @@ func (g *guarded) impostor(t *testing.T) {
 		return conn.ConnectionState().PeerCertificates[0].CheckSignatureFrom(other.Cert)
 	})
 	g.cut(t)
-	cut := time.Now() // what was asked before may end after it
 	for _, log := range []string{"server.log", "ccm.log"} {
 		eventually(t, log+" says why nobody asks", func() error {
 			b, err := os.ReadFile(filepath.Join(g.dir, log))
@@ -171,6 +170,8 @@ func (g *guarded) impostor(t *testing.T) {
 			return nil
 		})
 	}
+	cut := time.Now() // the server has read what was sent before
+	<-time.After(5 * time.Second)
 	for _, r := range g.requests(t) {
 		for _, p := range parts {
 			if r.At.After(cut) && p.agent.MatchString(r.UserAgent) {

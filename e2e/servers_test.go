@@ -141,6 +141,7 @@ func (c *cluster) reaches(t *testing.T, pod string) error {
 // TestTwoServers: each reaches the nodes of the other, and a node whose server is killed
 // is in reach of the other at once.
 func TestTwoServers(t *testing.T) {
+	bin(t) // before the tests that are timed
 	t.Parallel()
 	st := startStore(t)
 	a := startUp(t, st.upArgs("--nodes=1", "--server-arg=--server-id=a")...)

@@ -54,8 +54,8 @@ func previous(t *testing.T) string {
 }
 
 func TestVersionSkew(t *testing.T) {
+	old := previous(t) // before the tests that are timed
 	t.Parallel()
-	old := previous(t)
 	st := startStore(t)
 	a := startUp(t, st.upArgs("--nodes", "0", "--server-arg=--server-id=new")...)
 	b := a.anotherOf(t, old, "old", st)

@@ -24,10 +24,10 @@ import (
 // keeps its lease and runs pods through the tunnel. kubectl reads its logs, gets in and
 // forwards a port, as on any other node.
 func TestVirtualKubelet(t *testing.T) {
+	_, client := bin(t)
+	must(t, build("virtual", "./e2e/virtualkubelet")) // before the tests that are timed
 	t.Parallel()
 	c := startUp(t, "--nodes", "0")
-	_, client := bin(t)
-	must(t, build("virtual", "./e2e/virtualkubelet"))
 	port, conf := c.leadsToKubelet(t, "virtual", c.joinCommand(t, filepath.Join(client, "hawser"))[1:]...)
 	dir := filepath.Join(c.dir, "virtual")
 	must(t, os.Mkdir(dir, 0o700))

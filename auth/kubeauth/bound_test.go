@@ -174,7 +174,7 @@ func TestAuthenticateAccount(t *testing.T) {
 	if err := client.CoreV1().Pods("ns").Delete(t.Context(), "web", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	end := time.After(10 * time.Second)
+	end := time.After(time.Minute)
 	for tick := time.Tick(50 * time.Millisecond); ; {
 		if _, ok, err = ask(token); !ok {
 			break

@@ -191,7 +191,7 @@ func TestFleet(t *testing.T) {
 			}
 			testGone(t, s, c.Dir)
 			s.idle()
-			goleak.VerifyNone(t, leaks)
+			await.Until(t, patience, "all goroutines end", func() error { return goleak.Find(leaks) })
 		})
 	}
 }

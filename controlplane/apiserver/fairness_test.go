@@ -112,7 +112,7 @@ func TestHeartbeatsDoNotWait(t *testing.T) {
 			others.Go(func() {
 				name := fmt.Sprintf("stuck-%s-%d", level, i)
 				_, err := c.CoreV1().ConfigMaps("default").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
-				if err != nil {
+				if err != nil && !apierrors.IsTimeout(err) && !apierrors.IsTooManyRequests(err) { // it is kept for long on a busy machine
 					t.Errorf("%s: %v", name, err)
 				}
 			})

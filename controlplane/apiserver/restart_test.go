@@ -150,7 +150,7 @@ func TestStopInTime(t *testing.T) {
 	if err := o.end(syscall.SIGTERM); err != nil {
 		t.Errorf("asked to stop: %v", err)
 	}
-	if took := time.Since(began); took > 30*time.Second {
+	if took := time.Since(began); took > 2*time.Minute {
 		t.Errorf("stopped after %v", took)
 	}
 	t.Logf("stopped after %v", time.Since(began).Round(time.Millisecond))

@@ -7,7 +7,10 @@ package await
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"net"
+	"strconv"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -45,14 +48,38 @@ func True(t testing.TB, bound time.Duration, what string, is func() bool) {
 	})
 }
 
-// FreePort returns a TCP port of the loopback interface that nobody listened on a
-// moment ago.
+// Ports that FreePort gives out: the kernel gives none of these to connections, and to
+// listeners that ask for any port.
+const (
+	firstPort = 20000
+	lastPort  = 32767
+)
+
+// nextPort is the port after the last one that was given out. It begins anywhere, since
+// several test programs run at once.
+var nextPort atomic.Int64
+
+func init() { nextPort.Store(rand.Int64N(lastPort - firstPort)) }
+
+// FreePort returns a port that nobody listens on now, by TCP or UDP. A process gets none
+// twice before it has had all.
 func FreePort(t testing.TB) int {
 	t.Helper()
-	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	for range 100 {
+		port := firstPort + int(nextPort.Add(1))%(lastPort-firstPort+1)
+		addr := net.JoinHostPort("", strconv.Itoa(port))
+		l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", addr)
+		if err != nil {
+			continue
+		}
+		_ = l.Close()
+		u, err := new(net.ListenConfig).ListenPacket(t.Context(), "udp", addr)
+		if err != nil {
+			continue
+		}
+		_ = u.Close()
+		return port
 	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
+	t.Fatalf("of 100 ports from %d to %d none is free", firstPort, lastPort)
+	return 0
 }

@@ -45,8 +45,8 @@ func testCgroup() string {
 	return fmt.Sprintf("hawser-test-%d", os.Getpid())
 }
 
-// patience bounds every wait. It is far more than any takes.
-const patience = 20 * time.Second
+// patience bounds every wait, and all that a rig does. It is far more than any takes.
+const patience = 2 * time.Minute
 
 // A rig is a runtime in operation, and what a caller needs to use it.
 type rig struct {
