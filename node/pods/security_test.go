@@ -45,7 +45,7 @@ func TestRefusedSecurity(t *testing.T) {
 		"claims": {func(p *corev1.Pod) {
 			p.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimName: ptr.To("x")}}
 		}, securityReason, "spec.resourceClaims"},
-		"runtime class":    {func(p *corev1.Pod) { p.Spec.RuntimeClassName = ptr.To("gvisor") }, securityReason, "spec.runtimeClassName"},
+		"runtime class": {func(p *corev1.Pod) { p.Spec.RuntimeClassName = ptr.To("gvisor") }, securityReason, "spec.runtimeClassName"},
 		"restart rule": {change: func(p *corev1.Pod) {
 			p.Spec.Containers[0].RestartPolicyRules = []corev1.ContainerRestartRule{{Action: corev1.ContainerRestartRuleActionRestart}}
 		}},
