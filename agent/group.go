@@ -4,16 +4,30 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"net"
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/hawser-project/hawser/tunnel"
+)
+
+const (
+	// suspectFor is how long dials avoid a server whose API did not answer.
+	suspectFor = 5 * time.Minute
+	// suspectEvery is the shortest time between two servers that are suspected: requests
+	// through the first one fail together when its connections are closed.
+	suspectEvery = 5 * time.Second
+	// otherAfter is how long a dial may take before it is made through another server that
+	// is connected.
+	otherAfter = 10 * time.Second
 )
 
 // shared is the state that the agents of one node in one process share. To each server they
@@ -83,26 +97,32 @@ type Group struct {
 	mu        sync.Mutex // guards the following
 	preferred *Agent     // which DialContext uses while it is connected
 	fenced    []bool     // by agent
+	// suspects has, by server, until when dials avoid it. suspected is when the latest was
+	// added.
+	suspects  map[string]time.Time
+	suspected time.Time
 }
 
-// NewGroup makes n agents of c, or one for each server if there are fewer. The node is
-// fenced while one of them is. NewGroup starts nothing.
+// NewGroup makes n agents of c, or one for each server if there are fewer. They begin with the
+// first n servers. Which of these DialContext prefers is random, so that nodes with equal lists
+// do not all use the first server. The node is fenced while one of the agents is. NewGroup
+// starts nothing.
 func NewGroup(c Config, n int) (*Group, error) {
 	servers, err := checkServers(c.Servers)
 	if err != nil {
 		return nil, fmt.Errorf("agent: %w", err)
 	}
 	n = max(1, min(n, len(servers)))
-	g := &Group{shared: newShared(), moved: c.Moved, fenced: make([]bool, n)}
+	g := &Group{shared: newShared(), moved: c.Moved, fenced: make([]bool, n), suspects: make(map[string]time.Time)}
 	fenced, registerer := c.Fenced, c.Metrics
 	if g.moved == nil {
 		g.moved = func(bool) {}
 	}
 	c.Metrics, c.Servers = nil, servers
-	for i := range n {
+	for i, first := range rand.Perm(n) {
 		c.Fenced = func(up bool) { g.fence(i, up, fenced) }
 		c.Moved = func(stuck bool) {
-			if g.use() == g.agents[i] {
+			if g.use(nil) == g.agents[i] {
 				g.moved(stuck)
 			}
 		}
@@ -110,8 +130,8 @@ func NewGroup(c Config, n int) (*Group, error) {
 		if err != nil {
 			return nil, err
 		}
-		a.shared, a.first = g.shared, i
-		g.shared.taken[servers[i]] = a // each always has one
+		a.shared, a.first = g.shared, first
+		g.shared.taken[servers[first]] = a // each always has one
 		g.agents = append(g.agents, a)
 	}
 	g.preferred = g.agents[0]
@@ -147,15 +167,19 @@ func (g *Group) Run(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// watch prefers another agent when the preferred one is not connected.
+// watch prefers another agent when the preferred one is no longer connected.
 func (g *Group) watch(ctx context.Context) {
 	for {
 		changed := g.shared.next()
 		g.mu.Lock()
-		before, now := g.preferred, g.useLocked()
-		g.preferred = now
+		before := g.preferred
+		s := before.State()
+		if !s.Since.IsZero() { // it has had a session
+			g.preferred = g.useLocked(nil)
+		}
+		now := g.preferred
 		g.mu.Unlock()
-		if s := before.State(); before != now && !s.Since.IsZero() {
+		if before != now {
 			// A session whose server is about to stop has not failed: its streams continue.
 			g.moved(s.Err != nil || !s.Parked.IsZero())
 		}
@@ -167,48 +191,78 @@ func (g *Group) watch(ctx context.Context) {
 	}
 }
 
-// use returns the agent for dials: the preferred one unless only another is connected.
-func (g *Group) use() *Agent {
+// Suspect has dials avoid the server in use for five minutes, for when requests through it
+// fail although its session works. If others are connected dials use one of them from now on;
+// of servers that are all suspected, the one that was suspected first. The caller closes its
+// connections after that. Calls within five seconds of another count as one.
+func (g *Group) Suspect() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.useLocked()
+	now := time.Now()
+	if !g.suspected.IsZero() && now.Sub(g.suspected) < suspectEvery {
+		return
+	}
+	before := g.useLocked(nil)
+	server := before.State().Server
+	g.suspected, g.suspects[server] = now, now.Add(suspectFor)
+	g.preferred = g.useLocked(nil)
+	if g.preferred != before {
+		before.log.Warn("the API does not answer through this server, using another", slog.String("server", server), slog.String("other", g.preferred.State().Server))
+	}
 }
 
-func (g *Group) useLocked() *Agent {
-	if g.preferred.State().Connected {
-		return g.preferred
-	}
-	for _, a := range g.agents {
-		if a.State().Connected {
-			return a
+// use returns the agent for a dial that was tried through some already: the preferred one
+// unless only others are connected, not tried yet, or not suspected.
+func (g *Group) use(tried map[*Agent]bool) *Agent {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.useLocked(tried)
+}
+
+func (g *Group) useLocked(tried map[*Agent]bool) *Agent {
+	now := time.Now()
+	penalty := func(a *Agent) time.Duration {
+		s := a.State()
+		p := max(0, g.suspects[s.Server].Sub(now))
+		if a != g.preferred {
+			p++
 		}
+		if tried[a] {
+			p += 2 * suspectFor
+		}
+		if !s.Connected {
+			p += 4 * suspectFor
+		}
+		return p
 	}
-	return g.preferred
+	return slices.MinFunc(g.agents, func(a, b *Agent) int { return cmp.Compare(penalty(a), penalty(b)) })
 }
 
 // State is that of the agent that DialContext uses; Fenced is the node's.
 func (g *Group) State() State {
 	g.mu.Lock()
-	a, fenced := g.useLocked(), slices.Contains(g.fenced, true)
+	a, fenced := g.useLocked(nil), slices.Contains(g.fenced, true)
 	g.mu.Unlock()
 	s := a.State()
 	s.Fenced = fenced
 	return s
 }
 
-// errOther ends a dial when another agent is connected, and the one that dials is not.
+// errOther ends a dial when another agent is connected, and the one that dials is not or
+// takes too long.
 var errOther = errors.New("another server is connected")
 
-// DialContext is Agent's, through any of the servers.
+// DialContext is Agent's, through any of the servers. If one does not answer within ten seconds
+// another one is tried.
 func (g *Group) DialContext(ctx context.Context, network, addr string) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, tunnel.DefaultDialTimeout)
 	defer cancel()
 	for tried := map[*Agent]bool{}; ; {
-		a := g.use()
+		a := g.use(tried)
 		tried[a] = true
 		one, stop := context.WithCancelCause(ctx)
 		var wg sync.WaitGroup
-		wg.Go(func() { g.await(one, a, stop) })
+		wg.Go(func() { g.await(one, a, tried, stop) })
 		c, err := a.DialContext(one, network, addr)
 		other := errors.Is(context.Cause(one), errOther)
 		stop(nil)
@@ -216,22 +270,28 @@ func (g *Group) DialContext(ctx context.Context, network, addr string) (net.Conn
 		if err == nil || ctx.Err() != nil {
 			return c, err
 		}
-		if next := g.use(); !other && (tried[next] || !tunnel.CodeOf(err).Away()) {
+		if code := tunnel.CodeOf(err); !other && (tried[g.use(tried)] || !code.Away() && code != tunnel.Timeout) {
 			return nil, err
 		}
 	}
 }
 
-// await cancels a dial of a when another agent is connected and a is not.
-func (g *Group) await(ctx context.Context, a *Agent, cancel context.CancelCauseFunc) {
-	for {
+// await cancels a dial of a when another agent is connected and a is not. After otherAfter it
+// does so if another one that was not tried is connected.
+func (g *Group) await(ctx context.Context, a *Agent, tried map[*Agent]bool, cancel context.CancelCauseFunc) {
+	slow := time.NewTimer(otherAfter)
+	defer slow.Stop()
+	for late := false; ; {
 		changed := g.shared.next()
-		if !a.State().Connected && g.use() != a {
+		other := g.use(tried)
+		if other != a && other.State().Connected && (!a.State().Connected || late && !tried[other]) {
 			cancel(errOther)
 			return
 		}
 		select {
 		case <-changed:
+		case <-slow.C:
+			late = true
 		case <-ctx.Done():
 			return
 		}

@@ -2,13 +2,18 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"log/slog"
+	"net"
+	"os"
 	"slices"
 	"testing"
 	"time"
 
 	"github.com/hawser-project/hawser/tunnel"
+	"github.com/hawser-project/hawser/tunnel/memnet"
 )
 
 // A startedGroup runs.
@@ -163,5 +168,120 @@ func TestGroupFenced(t *testing.T) {
 	}
 	if got := fmt.Sprint(told); got != "[true false]" {
 		t.Errorf("told %s", got)
+	}
+}
+
+// TestGroupSuspects: when requests through the server of new dials fail although its session
+// works, dials go by another server and stay there. When both are suspected they take turns.
+func TestGroupSuspects(t *testing.T) {
+	bubble(t, func(t *testing.T, h *servers) {
+		h.open("a:1")
+		h.open("b:1")
+		h.echo("apiserver:443")
+		mute := "" // the server whose API accepts connections and never answers
+		h.api = func(name string) dialFunc {
+			if name != mute {
+				return nil
+			}
+			return func(context.Context, string, string) (net.Conn, error) {
+				near, far := memnet.Pipe(tunnel.Addr("near"), tunnel.Addr("far"))
+				h.group.Go(func() { _, _ = io.Copy(io.Discard, far) })
+				return near, nil
+			}
+		}
+		g := h.startGroup(Config{Servers: []string{"a:1", "b:1"}}, 2)
+		pass(time.Second)
+		mute = g.State().Server
+		request := func() error {
+			c, err := g.DialContext(t.Context(), "tcp", "apiserver:443")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			_ = c.SetDeadline(time.Now().Add(10 * time.Second))
+			if _, err = io.WriteString(c, "ahoy"); err == nil {
+				_, err = io.ReadFull(c, make([]byte, 4))
+			}
+			return err
+		}
+		for range 2 {
+			if err := request(); !errors.Is(err, os.ErrDeadlineExceeded) {
+				t.Fatalf("a request to an API that does not answer: %v", err)
+			}
+		}
+		for range 2 { // requests that fail together count as one
+			g.Suspect()
+			if err := request(); err != nil || g.State().Server == mute {
+				t.Errorf("through %s: %v", g.State().Server, err)
+			}
+		}
+		pass(suspectFor + time.Second)
+		if g.State().Server == mute {
+			t.Error("dials came back to the server by themselves")
+		}
+		other := g.State().Server
+		for _, want := range []string{mute, other, mute} {
+			g.Suspect()
+			if used := g.State().Server; used != want {
+				t.Errorf("dials go by %s, want %s", used, want)
+			}
+			pass(suspectEvery)
+		}
+	})
+}
+
+// TestGroupDialsPast: a dial that a server does not answer goes to another one while there is
+// time.
+func TestGroupDialsPast(t *testing.T) {
+	for name, answer := range map[string]dialFunc{
+		"no answer": func(ctx context.Context, _, _ string) (net.Conn, error) {
+			<-ctx.Done()
+			return nil, context.Cause(ctx)
+		},
+		"timeout": func(context.Context, string, string) (net.Conn, error) { return nil, tunnel.Timeout },
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, h *servers) {
+				h.open("a:1")
+				h.open("b:1")
+				h.echo("apiserver:443")
+				slow := ""
+				h.api = func(name string) dialFunc {
+					if name == slow {
+						return answer
+					}
+					return nil
+				}
+				g := h.startGroup(Config{Servers: []string{"a:1", "b:1"}}, 2)
+				pass(time.Second)
+				slow = g.State().Server
+				began := time.Now()
+				c, err := g.DialContext(t.Context(), "tcp", "apiserver:443")
+				if err != nil {
+					t.Fatal(err)
+				}
+				exchangeText(t, c)
+				if took := time.Since(began); took > otherAfter {
+					t.Errorf("connected after %v", took)
+				}
+			})
+		})
+	}
+}
+
+// TestGroupBeginsAnywhere: nodes with equal lists of servers do not all use the first one.
+func TestGroupBeginsAnywhere(t *testing.T) {
+	used := make(map[int]int)
+	for range 100 {
+		g, err := NewGroup(Config{Servers: []string{"a:1", "b:1", "c:1"}, NodeName: "node-1", Transport: tunnel.Transport{
+			Dial: func(context.Context, string, tunnel.Options) (tunnel.Session, error) { return nil, tunnel.Refused },
+		}}, 2)
+		if err != nil {
+			t.Fatal(err)
+		}
+		used[g.preferred.first]++
+	}
+	if len(used) != 2 || used[0]+used[1] != 100 {
+		t.Errorf("by index of the preferred server: %v, want both of the first two", used)
 	}
 }

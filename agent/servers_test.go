@@ -37,6 +37,7 @@ type servers struct {
 	sessions chan *welcomed
 	decision func(n int, h tunnel.Hello) error // of the nth greeting, from 1
 	identity func(name string) string          // of the server of that name; nil means that none says it
+	api      func(name string) dialFunc        // how the server of that name reaches targets; nil, also as a result, means by net
 	group    sync.WaitGroup
 
 	mu       sync.Mutex // guards the following
@@ -125,7 +126,7 @@ func (h *servers) session(ctx context.Context, name string, s tunnel.Session) {
 	defer wg.Wait()
 	wg.Go(func() {
 		err := tunneltest.ServeRequests(ctx, s, func(ctx context.Context, r *tunnel.Request) {
-			_, _ = tunnel.Answer(ctx, r, h.net.Dial) // the agent's end is what is tested
+			_, _ = tunnel.Answer(ctx, r, h.reach(name)) // the agent's end is what is tested
 		})
 		if err != nil {
 			h.t.Error(err)
@@ -138,6 +139,16 @@ func (h *servers) session(ctx context.Context, name string, s tunnel.Session) {
 	if err := s.Close(); err != nil {
 		h.t.Error(err)
 	}
+}
+
+// reach returns how the server of that name reaches targets.
+func (h *servers) reach(name string) dialFunc {
+	if h.api != nil {
+		if f := h.api(name); f != nil {
+			return f
+		}
+	}
+	return h.net.Dial
 }
 
 func (h *servers) greetings() int {

@@ -23,7 +23,15 @@ const (
 	// minLeaseBackoff and maxLeaseBackoff bound the wait between two attempts to read or make
 	// the Lease.
 	minLeaseBackoff, maxLeaseBackoff = 200 * time.Millisecond, 7 * time.Second
+	// heartbeatTimeout bounds a request, as the kubelet's does. Two that fail one after the
+	// other and a third one fit into the 40 s after which a node is not ready.
+	heartbeatTimeout = 10 * time.Second
 )
+
+// repeated reports whether so many failures in a row are a reason to close the connections to
+// the API server: the second is, and then the fourth, the eighth, and so on. All nodes fail
+// together when the servers lose their store, and watches are on these connections.
+func repeated(failures int) bool { return failures > 1 && failures&(failures-1) == 0 }
 
 // LeaseConfig configures RenewLease. All but CloseConnections is required.
 type LeaseConfig struct {
@@ -32,7 +40,8 @@ type LeaseConfig struct {
 	Duration time.Duration
 	// UID is that of the Node object, which owns the Lease. While it fails no Lease is made.
 	UID func(ctx context.Context) (types.UID, error)
-	// CloseConnections closes the connections to the API server, which may be dead.
+	// CloseConnections closes the connections to the API server, which may be dead. If there
+	// are several servers the next ones should be to another.
 	CloseConnections func()
 }
 
@@ -84,9 +93,12 @@ func (r *leaseRenewer) renew(ctx context.Context) {
 // ensure reads the Lease, or makes it, and tries until it has or ctx is done. It returns whether
 // it has made it.
 func (r *leaseRenewer) ensure(ctx context.Context) (created bool) {
-	for pause := minLeaseBackoff; ; pause = min(2*pause, maxLeaseBackoff) {
+	pause := minLeaseBackoff
+	for failures := 1; ; failures++ {
 		r.latest = nil
-		l, err := r.api.Get(ctx, r.cfg.Node, metav1.GetOptions{})
+		within, cancel := context.WithTimeout(ctx, heartbeatTimeout)
+		l, err := r.api.Get(within, r.cfg.Node, metav1.GetOptions{})
+		cancel()
 		created = apierrors.IsNotFound(err)
 		if created {
 			if l = r.next(ctx); l == nil {
@@ -98,11 +110,15 @@ func (r *leaseRenewer) ensure(ctx context.Context) (created bool) {
 			r.latest = l
 			return created
 		}
+		if repeated(failures) && r.cfg.CloseConnections != nil {
+			r.cfg.CloseConnections()
+		}
 		select {
 		case <-ctx.Done():
 			return false
 		case <-time.After(pause):
 		}
+		pause = min(2*pause, maxLeaseBackoff)
 	}
 }
 
@@ -112,7 +128,9 @@ func (r *leaseRenewer) update(ctx context.Context) bool {
 	for i := range leaseAttempts {
 		l := r.next(ctx)
 		if l != nil {
-			out, err := r.api.Update(ctx, l, metav1.UpdateOptions{})
+			within, cancel := context.WithTimeout(ctx, heartbeatTimeout)
+			out, err := r.api.Update(within, l, metav1.UpdateOptions{})
+			cancel()
 			if err == nil {
 				r.latest = out
 				return true

@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
+	"github.com/hawser-project/hawser/auth/apiclient"
 	"github.com/hawser-project/hawser/auth/apiclient/apiclienttest"
 )
 
@@ -89,4 +90,65 @@ func TestLeaseWithoutOwner(t *testing.T) {
 			t.Errorf("written at %v, want a creation at the second renewal", at)
 		}
 	})
+}
+
+// TestLeaseThroughDeadServer: an API server that takes requests and answers none is left after
+// two of them, in time for the node to stay ready; also where the Lease was not known yet.
+func TestLeaseThroughDeadServer(t *testing.T) {
+	for name, from := range map[string]time.Duration{"from the first": 0, "later on": 15 * time.Second} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := fake.NewClientset()
+				began := time.Now()
+				var at []time.Duration // when the Lease was written
+				moved := false         // to another server
+				api := apiclienttest.From(c)
+				leases := api.Leases
+				api.Leases = func(namespace string) apiclient.Leases {
+					return deadLeases{Leases: leases(namespace), dead: func() bool { return !moved && time.Since(began) >= from }}
+				}
+				c.PrependReactor("*", "leases", func(a clienttesting.Action) (bool, runtime.Object, error) {
+					if a.GetVerb() != "get" {
+						at = append(at, time.Since(began))
+					}
+					return false, nil, nil
+				})
+				ctx, cancel := context.WithTimeout(t.Context(), from+35*time.Second)
+				defer cancel()
+				RenewLease(ctx, LeaseConfig{API: api, Node: "n", Duration: 40 * time.Second, UID: known, CloseConnections: func() { moved = true }})
+				if len(at) == 0 || at[len(at)-1] <= from {
+					t.Fatalf("written at %v: not through the other server", at)
+				}
+				last := time.Duration(0)
+				for _, next := range at {
+					if next-last > 35*time.Second {
+						t.Errorf("written at %v", at)
+					}
+					last = next
+				}
+			})
+		})
+	}
+}
+
+// deadLeases answer nothing while the server is dead.
+type deadLeases struct {
+	apiclient.Leases
+	dead func() bool
+}
+
+func (d deadLeases) Get(ctx context.Context, name string, o metav1.GetOptions) (*coordinationv1.Lease, error) {
+	if d.dead() {
+		<-ctx.Done()
+		return nil, context.Cause(ctx)
+	}
+	return d.Leases.Get(ctx, name, o)
+}
+
+func (d deadLeases) Update(ctx context.Context, l *coordinationv1.Lease, o metav1.UpdateOptions) (*coordinationv1.Lease, error) {
+	if d.dead() {
+		<-ctx.Done()
+		return nil, context.Cause(ctx)
+	}
+	return d.Leases.Update(ctx, l, o)
 }

@@ -66,8 +66,9 @@ type Config struct {
 	DataDir string          // required: an existing directory, the node's own
 	Version string          // kubeletVersion. Required
 
-	// CloseConnections closes the client's connections when heartbeats fail repeatedly, so
-	// that the next try does not use a dead one. May be nil.
+	// CloseConnections closes the client's connections when registering or heartbeats fail
+	// repeatedly, so that the next try does not use a dead one. If there are several servers
+	// the next connection should be to another. May be nil.
 	CloseConnections func()
 
 	// NoRegister keeps the node from creating its object; it waits until another client

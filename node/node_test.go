@@ -87,6 +87,13 @@ func inWorld(t *testing.T, change func(w *world), f func(w *world)) {
 	})
 }
 
+// closed is how often the connections were closed.
+func (w *world) closed() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.closes
+}
+
 // start starts a Node, as an agent that starts does.
 func (w *world) start() {
 	w.t.Helper()
@@ -349,8 +356,8 @@ func TestHeartbeatsAreIndependent(t *testing.T) {
 			t.Errorf("%d renewals in 5 min while the status cannot be written", n)
 		}
 		tries := w.times("patch nodes/status failed")
-		if len(tries) == 0 || w.closes == 0 {
-			t.Errorf("%d tries, connections closed %d times", len(tries), w.closes)
+		if len(tries) == 0 || w.closed() == 0 {
+			t.Errorf("%d tries, connections closed %d times", len(tries), w.closed())
 		}
 	})
 }
@@ -376,8 +383,8 @@ func TestLease(t *testing.T) {
 		})
 		advance(11 * time.Second)
 		puts := w.times("update leases failed")
-		if len(puts) != 5 || puts[0] != puts[4] || w.closes == 0 {
-			t.Errorf("renewals at %v, connections closed %d times", puts, w.closes)
+		if len(puts) != 5 || puts[0] != puts[4] || w.closed() == 0 {
+			t.Errorf("renewals at %v, connections closed %d times", puts, w.closed())
 		}
 		advance(30 * time.Second)
 		gets := w.times("get leases failed")

@@ -32,8 +32,8 @@ func (n *Node) register(ctx context.Context) bool {
 	if n.cfg.NoRegister {
 		return true
 	}
-	last := ""
-	for wait := registerFirst; ; wait = min(2*wait, registerLimit) {
+	last, wait := "", registerFirst
+	for failures := 1; ; failures++ {
 		node, err := n.tryRegister(ctx)
 		if err == nil {
 			n.self.set(node)
@@ -47,17 +47,23 @@ func (n *Node) register(ctx context.Context) bool {
 			n.log.Warn("cannot register the node, will keep trying", "node", n.cfg.Name, "err", err)
 			last = msg
 		}
+		if repeated(failures) {
+			n.cfg.CloseConnections()
+		}
 		select {
 		case <-ctx.Done():
 			return false
 		case <-time.After(wait):
 		}
+		wait = min(2*wait, registerLimit)
 	}
 }
 
 func (n *Node) tryRegister(ctx context.Context) (*corev1.Node, error) {
 	api := n.cfg.API.Nodes
-	node, err := api.Get(ctx, n.cfg.Name, metav1.GetOptions{})
+	within, cancel := context.WithTimeout(ctx, heartbeatTimeout)
+	node, err := api.Get(within, n.cfg.Name, metav1.GetOptions{})
+	cancel()
 	if apierrors.IsNotFound(err) {
 		wanted, events := n.initial(ctx)
 		if node, err = api.Create(ctx, wanted, metav1.CreateOptions{}); err == nil {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -245,6 +246,28 @@ func TestNoRegister(t *testing.T) {
 		advance(20 * time.Second)
 		if c := condition(w.node(), corev1.NodeReady); c.Status != corev1.ConditionTrue {
 			t.Errorf("condition %+v", c)
+		}
+	})
+}
+
+// TestRegistersThroughAnother: while registering fails the connections are closed, so that
+// another server is used, and more and more rarely.
+func TestRegistersThroughAnother(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.setFail(func(verb, resource string) error {
+			if verb == "get" && resource == "nodes" {
+				return apierrors.NewInternalError(errors.New("no store"))
+			}
+			return nil
+		})
+	}, func(w *world) {
+		advance(time.Second)
+		if n := w.closed(); n == 0 {
+			t.Error("the connections are not closed")
+		}
+		advance(10 * time.Minute)
+		if n := w.closed(); n > 8 {
+			t.Errorf("closed %d times in ten minutes", n)
 		}
 	})
 }

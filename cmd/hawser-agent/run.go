@@ -70,7 +70,9 @@ type parts struct {
 
 	api   *apiclient.API
 	conns *node.Connections // of api
-	fence *fence.Fence      // up while the server prefers another agent of this identity
+	// suspect has the next connections to the API server made through another server.
+	suspect func()
+	fence   *fence.Fence // up while the server prefers another agent of this identity
 }
 
 // run is the node's life until ctx is done. Pods go on after it.
@@ -219,7 +221,7 @@ func (p *parts) makeNode(o *options, metrics prometheus.Registerer, log *slog.Lo
 	}
 	p.node, err = node.New(node.Config{
 		Name: o.nodeName, API: p.api, Runtime: p.runtime, DataDir: o.dataDir, Version: kubeletVersion,
-		CloseConnections: p.conns.Close, Fence: p.fence,
+		CloseConnections: p.unanswered, Fence: p.fence,
 		NoRegister: !o.register, Labels: o.nodeLabels, Taints: o.nodeTaints,
 		Unschedulable: !o.schedulable, ExternalCloud: o.cloud == externalCloud, ProviderID: o.providerID,
 		Annotations: o.annotations(), KubeletPort: int32(o.kubeletPort),
@@ -298,7 +300,9 @@ func (p *parts) connect(o *options, id *bootstrap.Identity, metrics prometheus.R
 		log.Info("going through a proxy", "servers", s)
 	}
 	if o.transport == setup.SSH {
-		return (&directDialer{servers: o.addrs, dial: agent.NewDial(proxyFor, false)}).DialContext, nil
+		d := &directDialer{servers: o.addrs, dial: agent.NewDial(proxyFor, false)}
+		p.suspect = d.Suspect
+		return d.DialContext, nil
 	}
 	c := agent.Config{
 		Servers:   o.addrs,
@@ -323,10 +327,13 @@ func (p *parts) connect(o *options, id *bootstrap.Identity, metrics prometheus.R
 		c.KubeletAddr, c.Addresses = o.kubeletAddr, func() []netip.Addr { return machineAddresses(o.ips) }
 	}
 	var err error
-	p.link, err = agent.NewGroup(c, o.serverCount)
+	if p.link, err = agent.NewGroup(c, o.serverCount); err != nil {
+		return nil, err
+	}
+	p.suspect = p.link.Suspect
 	return func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return p.link.DialContext(ctx, "tcp", apiTarget)
-	}, err
+	}, nil
 }
 
 // registerLives shows how long the certificates of the node are still good for, by
@@ -353,6 +360,15 @@ func registerLives(to prometheus.Registerer, r *bootstrap.Rotation) {
 // authorities are those that the node goes by.
 func authorities(r *bootstrap.Rotation) []auth.Expiring {
 	return []auth.Expiring{{Name: "ca", Now: r.ServerCA}, {Name: "client-ca", Now: r.ClientCA}}
+}
+
+// unanswered reacts to requests that fail repeatedly: later ones use new connections, through
+// another server if there is one.
+func (p *parts) unanswered() {
+	if p.suspect != nil { // a machine that has not joined has no server
+		p.suspect()
+	}
+	p.conns.Close()
 }
 
 // moved reacts to the link's move to another session. Connections that are stuck

@@ -50,7 +50,7 @@ func (o *options) annotations() map[string]string {
 type directDialer struct {
 	servers []string // HOST:PORT
 	dial    func(ctx context.Context, network, addr string) (net.Conn, error)
-	last    atomic.Uint32
+	last    atomic.Uint32 // index of the server to begin with
 }
 
 // DialContext tries the server that answered last, and then the others in turn.
@@ -63,7 +63,7 @@ func (s *directDialer) DialContext(ctx context.Context, _, _ string) (net.Conn, 
 		c, err := s.dial(one, "tcp", s.servers[at])
 		cancel()
 		if err == nil {
-			s.last.Store(at)
+			s.last.CompareAndSwap(first, at)
 			return c, nil
 		}
 		if errs = append(errs, err); ctx.Err() != nil {
@@ -71,4 +71,11 @@ func (s *directDialer) DialContext(ctx context.Context, _, _ string) (net.Conn, 
 		}
 	}
 	return nil, errors.Join(errs...)
+}
+
+// Suspect has the next dial begin with the server after the one that answered last, for when
+// requests through that fail.
+func (s *directDialer) Suspect() {
+	last := s.last.Load()
+	s.last.CompareAndSwap(last, (last+1)%uint32(len(s.servers)))
 }

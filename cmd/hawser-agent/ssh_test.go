@@ -1,8 +1,10 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -96,5 +98,27 @@ func TestDirectDialer(t *testing.T) {
 	_ = up.Close()
 	if _, err := s.DialContext(t.Context(), "", ""); !errors.Is(err, syscall.ECONNREFUSED) || !strings.Contains(err.Error(), down.Addr().String()) {
 		t.Errorf("no server: %v", err)
+	}
+}
+
+// After requests through a server have failed, connections are to the next one.
+func TestDirectDialerSuspects(t *testing.T) {
+	var dialed []string
+	s := &directDialer{servers: []string{"a:1", "b:1"}, dial: func(_ context.Context, _, addr string) (net.Conn, error) {
+		dialed = append(dialed, addr)
+		near, far := net.Pipe()
+		_ = far.Close()
+		return near, nil
+	}}
+	for range 3 {
+		c, err := s.DialContext(t.Context(), "", "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = c.Close()
+		s.Suspect()
+	}
+	if want := []string{"a:1", "b:1", "a:1"}; !slices.Equal(dialed, want) {
+		t.Errorf("dialed %v, want %v", dialed, want)
 	}
 }
