@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hawser-project/hawser/tunnel/carrier"
@@ -21,8 +22,11 @@ const (
 	// addressHeadStart is the delay before the next address is tried concurrently (RFC
 	// 8305, 5).
 	addressHeadStart = 250 * time.Millisecond
-	// resolveTimeout bounds the wait for a name server.
+	// resolveTimeout bounds the wait for a name server if addresses of the name are known.
 	resolveTimeout = 2500 * time.Millisecond
+	// firstResolveTimeout bounds it if none is known. The resolver asks the next name server
+	// after 5 seconds (resolv.conf(5), timeout).
+	firstResolveTimeout = 20 * time.Second
 	// dialTimeout bounds a TCP connect: it allows five SYNs. The sixth would follow 16
 	// seconds later, and a new attempt is faster.
 	dialTimeout = 20 * time.Second
@@ -43,8 +47,9 @@ type dialer struct {
 	proxy   func(addr string) (*url.URL, error)
 
 	mu sync.Mutex // guards the following
-	// known has the addresses of each name, the one that worked last first. There are no
-	// more names than servers and proxies.
+	// known has the addresses of each name in the order in which to try them: the one that
+	// answered last first, those that failed after they had connected last. There are no more
+	// names than servers and proxies.
 	known map[string][]netip.Addr
 }
 
@@ -124,8 +129,7 @@ func (d *dialer) direct(ctx context.Context, network, addr string, one dialFunc)
 	if err != nil {
 		return nil, err
 	}
-	d.worked(addr, c.RemoteAddr())
-	return c, nil
+	return &dialed{Conn: c, dialer: d, addr: addr}, nil
 }
 
 // addresses resolves addr, HOST:PORT, to addresses in the order in which to try them. If no
@@ -138,9 +142,13 @@ func (d *dialer) addresses(ctx context.Context, addr string) ([]netip.AddrPort, 
 	if ip, perr := netip.ParseAddr(host); perr == nil {
 		return []netip.AddrPort{netip.AddrPortFrom(ip, port)}, nil
 	}
-	lookup, cancel := context.WithTimeout(ctx, resolveTimeout)
-	defer cancel()
-	found, err := d.resolve(lookup, "ip", host)
+	d.mu.Lock()
+	limit := firstResolveTimeout
+	if len(d.known[host]) > 0 {
+		limit = resolveTimeout
+	}
+	d.mu.Unlock()
+	found, err := d.lookUp(ctx, host, limit)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	known := d.known[host]
@@ -151,7 +159,7 @@ func (d *dialer) addresses(ctx context.Context, addr string) ([]netip.AddrPort, 
 		found = known
 	case err != nil:
 		if errors.Is(err, context.DeadlineExceeded) {
-			err = &net.DNSError{Err: fmt.Sprintf("no answer within %v", resolveTimeout), Name: host, IsTimeout: true}
+			err = &net.DNSError{Err: fmt.Sprintf("no answer within %v", limit), Name: host, IsTimeout: true}
 		}
 		return nil, fmt.Errorf("resolve %s: %w", host, err)
 	case len(found) == 0:
@@ -167,9 +175,18 @@ func (d *dialer) addresses(ctx context.Context, addr string) ([]netip.AddrPort, 
 	return out, nil
 }
 
-// arrange alternates the address families, beginning with that of the first address, as
-// sorted by the resolver (RFC 6724). The address that worked last comes first, if it is
-// still in the list.
+// lookUp asks the name servers. They are given none of ctx's values: a trace of connections
+// (httptrace) would be told of those to name servers, too.
+func (d *dialer) lookUp(ctx context.Context, host string, limit time.Duration) ([]netip.Addr, error) {
+	bare, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	defer context.AfterFunc(ctx, cancel)()
+	return d.resolve(bare, "ip", host)
+}
+
+// arrange returns the found addresses. Those that are known come first, in the order of known.
+// The others alternate the address families, beginning with that of the first address, as
+// sorted by the resolver (RFC 6724).
 func arrange(found, known []netip.Addr) []netip.Addr {
 	var first, second []netip.Addr
 	for _, ip := range found {
@@ -181,9 +198,11 @@ func arrange(found, known []netip.Addr) []netip.Addr {
 			second = append(second, ip)
 		}
 	}
-	out := make([]netip.Addr, 0, len(found)+1)
-	if len(known) > 0 && (slices.Contains(first, known[0]) || slices.Contains(second, known[0])) {
-		out = append(out, known[0])
+	out := make([]netip.Addr, 0, len(found))
+	for _, ip := range known {
+		if slices.Contains(first, ip) || slices.Contains(second, ip) {
+			out = append(out, ip)
+		}
 	}
 	for i := range max(len(first), len(second)) {
 		for _, family := range [][]netip.Addr{first, second} {
@@ -195,8 +214,46 @@ func arrange(found, known []netip.Addr) []netip.Addr {
 	return out[:min(len(out), maxAddresses)]
 }
 
-// worked records the address of addr that answered.
-func (d *dialer) worked(addr string, remote net.Addr) {
+// A dialed connection records whether its address answers. Until it has, Close puts the address
+// after the other ones of its name: a stopped server, or a balancer without one, accepts
+// connections and never answers.
+type dialed struct {
+	net.Conn
+	dialer  *dialer
+	addr    string // HOST:PORT
+	settled atomic.Bool
+}
+
+// Read implements net.Conn. What it reads is an answer.
+func (c *dialed) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	if n > 0 {
+		c.Settled(true)
+	}
+	return n, err
+}
+
+// Settled ends the wait for an answer: it was received, or it is not needed any more. Package
+// carrier calls it, which reads past this connection.
+func (c *dialed) Settled(answered bool) {
+	if !c.settled.Swap(true) && answered {
+		c.dialer.reorder(c.addr, c.RemoteAddr(), true)
+	}
+}
+
+// Close implements net.Conn.
+func (c *dialed) Close() error {
+	if !c.settled.Swap(true) {
+		c.dialer.reorder(c.addr, c.RemoteAddr(), false)
+	}
+	return c.Conn.Close()
+}
+
+// NetConn is the connection itself.
+func (c *dialed) NetConn() net.Conn { return c.Conn }
+
+// reorder puts an address of addr's host before the others, or after them.
+func (d *dialer) reorder(addr string, remote net.Addr, first bool) {
 	ip := addrOf(remote)
 	host, _, err := net.SplitHostPort(addr)
 	if err != nil || !ip.IsValid() {
@@ -204,10 +261,15 @@ func (d *dialer) worked(addr string, remote net.Addr) {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	known := d.known[host]
-	if i := slices.Index(known, ip); i > 0 {
-		rest := slices.Delete(slices.Clone(known), i, i+1)
-		d.known[host] = append([]netip.Addr{ip}, rest...)
+	i := slices.Index(d.known[host], ip)
+	if i < 0 {
+		return
+	}
+	rest := slices.Delete(slices.Clone(d.known[host]), i, i+1)
+	if first {
+		d.known[host] = slices.Insert(rest, 0, ip)
+	} else {
+		d.known[host] = append(rest, ip)
 	}
 }
 

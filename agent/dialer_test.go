@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"net/http/httptrace"
 	"net/netip"
 	"net/url"
 	"slices"
@@ -24,7 +25,8 @@ type fakeNet struct {
 	answers []string
 	refuses []string
 	hosts   map[string][]string
-	silent  bool // the name server
+	silent  bool          // the name server
+	slow    time.Duration // until it answers
 
 	mu     sync.Mutex // guards the following
 	dialed []string
@@ -38,6 +40,14 @@ func (b *fakeNet) dialer() *dialer {
 func (b *fakeNet) resolve(ctx context.Context, _, host string) ([]netip.Addr, error) {
 	if b.silent {
 		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	if httptrace.ContextClientTrace(ctx) != nil {
+		return nil, errors.New("connections to the name server are told to the trace of those to servers")
+	}
+	select {
+	case <-time.After(b.slow):
+	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
 	texts, ok := b.hosts[host]
@@ -122,9 +132,13 @@ func TestDialer(t *testing.T) {
 			bed:  &fakeNet{hosts: map[string][]string{"hub": {"10.0.0.1", "10.0.0.2"}}},
 			addr: "hub:443", err: context.DeadlineExceeded.Error(), within: time.Minute, tried: 2,
 		},
-		"too many":      {bed: &fakeNet{hosts: map[string][]string{"hub": many}}, addr: "hub:443", err: context.DeadlineExceeded.Error(), within: time.Minute, tried: maxAddresses},
-		"no such name":  {bed: &fakeNet{}, addr: "hub:443", err: "resolve hub: lookup hub: no such host"},
-		"name server":   {bed: &fakeNet{silent: true}, addr: "hub:443", err: "resolve hub: lookup hub: no answer within", within: resolveTimeout},
+		"too many":     {bed: &fakeNet{hosts: map[string][]string{"hub": many}}, addr: "hub:443", err: context.DeadlineExceeded.Error(), within: time.Minute, tried: maxAddresses},
+		"no such name": {bed: &fakeNet{}, addr: "hub:443", err: "resolve hub: lookup hub: no such host"},
+		"name server":  {bed: &fakeNet{silent: true}, addr: "hub:443", err: "resolve hub: lookup hub: no answer within", within: firstResolveTimeout},
+		"second name server": {
+			bed:  &fakeNet{hosts: map[string][]string{"hub": {"10.0.0.1"}}, answers: []string{"10.0.0.1:443"}, slow: 5 * time.Second},
+			addr: "hub:443", want: "10.0.0.1:443", within: 5 * time.Second, tried: 1,
+		},
 		"not a port":    {bed: &fakeNet{}, addr: "hub:no", err: "dial hub:no"},
 		"nothing found": {bed: &fakeNet{hosts: map[string][]string{"hub": {}}}, addr: "hub:443", err: "no address"},
 	} {
@@ -133,6 +147,7 @@ func TestDialer(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 				defer cancel()
 				start := time.Now()
+				ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{ConnectDone: func(string, string, error) {}})
 				c, err := tt.bed.dialer().DialContext(ctx, "tcp", tt.addr)
 				took := time.Since(start)
 				switch {
@@ -167,6 +182,7 @@ func TestDialerRemembers(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			c.(*dialed).Settled(true)
 			_ = c.Close()
 			return time.Since(start)
 		}
@@ -188,6 +204,50 @@ func TestDialerRemembers(t *testing.T) {
 		}
 	})
 }
+
+// TestDialerLeavesSilent: an address that accepts a connection and does not answer on it is tried
+// after the others of its name, and one that answers before them.
+func TestDialerLeavesSilent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := fakeNet{
+			hosts:   map[string][]string{"hub": {"10.0.0.1", "10.0.0.2", "10.0.0.3"}},
+			answers: []string{"10.0.0.1:443", "10.0.0.2:443", "10.0.0.3:443"},
+		}
+		d := b.dialer()
+		dial := func(want string, then func(c *dialed)) {
+			t.Helper()
+			c, err := d.DialContext(t.Context(), "tcp", "hub:443")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := c.RemoteAddr().String(); got != want {
+				t.Errorf("connected to %s, want %s", got, want)
+			}
+			then(c.(*dialed))
+			_ = c.Close()
+		}
+		silent := func(*dialed) {}
+		dial("10.0.0.1:443", silent)
+		dial("10.0.0.2:443", silent)
+		dial("10.0.0.3:443", func(c *dialed) {
+			dial("10.0.0.3:443", func(c *dialed) { c.Settled(false) }) // it was not needed
+			c.Settled(true)
+		})
+		dial("10.0.0.3:443", silent)
+		dial("10.0.0.1:443", func(c *dialed) {
+			c.Conn = answeringConn{c.Conn}
+			if _, err := c.Read(make([]byte, 1)); err != nil {
+				t.Error(err)
+			}
+		})
+		dial("10.0.0.1:443", silent)
+	})
+}
+
+// An answeringConn has something to read.
+type answeringConn struct{ net.Conn }
+
+func (answeringConn) Read(p []byte) (int, error) { return len(p), nil }
 
 // TestRaceDropsLosers: attempts that succeed too late are closed, all are joined, and none
 // starts once one has succeeded.

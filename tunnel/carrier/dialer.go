@@ -5,6 +5,7 @@ package carrier
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"net"
 	"syscall"
 	"time"
@@ -74,6 +75,11 @@ func NetDialer(small bool) *net.Dialer {
 	return d
 }
 
+// A settler is a connection of tunnel.Options.Dial that is told whether its peer has answered:
+// yes after a handshake, no if the handshake was canceled. If the handshake failed it is closed
+// only.
+type settler interface{ Settled(answered bool) }
+
 // connect makes a connection and does its TLS handshake.
 func (d *Dialer) connect(ctx context.Context, small bool) (*tls.Conn, error) {
 	dial := d.options.Dial
@@ -90,6 +96,9 @@ func (d *Dialer) connect(ctx context.Context, small bool) (*tls.Conn, error) {
 	c := tls.Client(d.below(m), d.tls)
 	if err = c.HandshakeContext(ctx); err == nil {
 		err = checkALPN(c.ConnectionState(), d.tls.NextProtos)
+	}
+	if s, ok := raw.(settler); ok && (err == nil || errors.Is(ctx.Err(), context.Canceled)) {
+		s.Settled(err == nil)
 	}
 	if err != nil {
 		_ = raw.Close() // err is what is reported

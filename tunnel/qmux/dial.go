@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"net/http/httptrace"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -324,9 +325,9 @@ func (s *Session) addConn() {
 // result counts; later connections are closed.
 func (s *Session) connect(ctx context.Context) (secured, error) {
 	var reached atomic.Bool
-	ctx, cancel := context.WithCancel(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{ConnectDone: func(_, _ string, err error) {
-		if err == nil {
-			reached.Store(true) // the server or a proxy: there is a path
+	ctx, cancel := context.WithCancel(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{ConnectDone: func(network, _ string, err error) {
+		if err == nil && strings.HasPrefix(network, "tcp") {
+			reached.Store(true) // the server or a proxy, and no name server: there is a path
 		}
 	}}))
 	defer cancel()

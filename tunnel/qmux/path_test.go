@@ -119,6 +119,9 @@ func testDeadPath(t *testing.T, resolving, dead time.Duration) {
 			most.Store(k)
 		}
 		defer under.Add(-1)
+		if trace := httptrace.ContextClientTrace(ctx); resolving > 0 && trace != nil {
+			trace.ConnectDone("udp", "192.0.2.53:53", nil) // a name server: no packet has been sent
+		}
 		if err := passes(ctx, resolving); err != nil {
 			return nil, err
 		}
