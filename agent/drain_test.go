@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -198,37 +200,108 @@ func TestDrainedAtOnce(t *testing.T) {
 	})
 }
 
-// TestOnlyServerDrains: with no other server, the agent waits for the session's
-// end, but not forever.
+// TestOnlyServerDrains: the name of the only server may lead to several, by a balancer. When its
+// server is about to leave, the agent tries the name again, ever more seldom. Until that leads to
+// another server, dials go by the session that drains, whose streams continue after that.
 func TestOnlyServerDrains(t *testing.T) {
 	bubble(t, func(t *testing.T, h *servers) {
+		var leaving atomic.Bool // the name leads to the server that is about to leave
+		h.decision = func(int, tunnel.Hello) error {
+			if leaving.Load() {
+				return &tunnel.Goodbye{Code: tunnel.Draining, Text: "restart"}
+			}
+			return nil
+		}
 		defer h.open("hub:1")()
-		a := h.start(Config{Servers: []string{"hub:1"}})
+		h.echo("apiserver:443")
+		h.echo("10.0.0.7:80")
+		a := h.start(Config{Servers: []string{"hub:1"}, Allow: targets(t, "10.0.0.0/8")})
 		first := next(t, h.sessions)
+		in, err := tunnel.Connect(t.Context(), first.session, "tcp", "10.0.0.7:80")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer in.Close()
 		pass(time.Minute)
-		said := time.Now()
+		leaving.Store(true)
 		if err := first.control.Drain(t.Context(), tunnel.Draining, "restart"); err != nil {
 			t.Fatal(err)
 		}
-		synctest.Wait()
-		if a.State().Connected {
-			t.Error("a session that is about to end counts as one to use")
+		dial := func() {
+			t.Helper()
+			c, err := a.DialContext(t.Context(), "tcp", "apiserver:443")
+			if err != nil {
+				t.Fatal(err)
+			}
+			exchangeText(t, c)
 		}
-		if err := a.Wait(t.Context()); err != nil {
-			t.Fatal(err)
+		for range 30 {
+			said := time.Now()
+			dial()
+			if took := time.Since(said); took > 0 {
+				t.Errorf("a dial waited %v although the server still answers", took)
+			}
+			pass(time.Second)
 		}
-		if took := time.Since(said); took != leaveTimeout {
-			t.Errorf("connected again after %v, want %v", took, leaveTimeout)
+		if n := h.greetings() - 1; n < 3 || n > 15 {
+			t.Errorf("the server that is about to leave was tried %d times in 30 s", n)
 		}
+		leaving.Store(false)
+		pass(DefaultMaxBackoff + 2*time.Second)
 		second := next(t, h.sessions)
-		if err := second.control.Drain(t.Context(), tunnel.Draining, "restart"); err != nil {
+		if s := a.State(); !s.Connected || s.Session == 1 || second.hello.Meta[keepsKey] != "1" {
+			t.Errorf("then %+v, greeted with %v", s, second.hello.Meta)
+		}
+		dial()
+		say(t, in, "still here")
+	})
+}
+
+// TestOnlyServerRestarts: a dial that a server refuses because it stops waits for the next
+// session, which is tried at once when the one that drains has ended.
+func TestOnlyServerRestarts(t *testing.T) {
+	bubble(t, func(t *testing.T, h *servers) {
+		var leaving atomic.Bool
+		h.decision = func(int, tunnel.Hello) error {
+			if leaving.Load() {
+				return &tunnel.Goodbye{Code: tunnel.Draining, Text: "restart"}
+			}
+			return nil
+		}
+		h.api = func(string) dialFunc {
+			if leaving.Load() {
+				return func(context.Context, string, string) (net.Conn, error) { return nil, tunnel.Draining }
+			}
+			return nil
+		}
+		defer h.open("hub:1")()
+		h.echo("apiserver:443")
+		a := h.start(Config{Servers: []string{"hub:1"}})
+		m := next(t, h.sessions)
+		pass(time.Minute)
+		leaving.Store(true)
+		if err := m.control.Drain(t.Context(), tunnel.Draining, "restart"); err != nil {
 			t.Fatal(err)
 		}
-		pass(time.Second)
-		said = time.Now()
-		_ = second.session.Close()
-		if err := a.Wait(t.Context()); err != nil {
-			t.Fatal(err)
+		dialed := make(chan error, 1)
+		h.group.Go(func() {
+			c, err := a.DialContext(t.Context(), "tcp", "apiserver:443")
+			if err == nil {
+				err = c.Close()
+			}
+			dialed <- err
+		})
+		pass(3 * time.Second)
+		select {
+		case err := <-dialed:
+			t.Errorf("the dial has ended with %v", err)
+		default:
+		}
+		leaving.Store(false)
+		_ = m.session.Close()
+		said := time.Now()
+		if err := <-dialed; err != nil {
+			t.Error(err)
 		}
 		if took := time.Since(said); took > DefaultMinBackoff {
 			t.Errorf("connected again %v after the end of the session", took)

@@ -41,7 +41,8 @@ type link struct {
 	abandoned context.Context
 	abandon   context.CancelFunc
 
-	left atomic.Bool // its agent uses another one
+	left    atomic.Bool // its agent uses another one
+	refuses atomic.Bool // its server is about to leave and has not taken a stream
 
 	// seen is the state of the connection at the last check, and path its route; they are
 	// owned by the keeper.
@@ -55,15 +56,27 @@ type link struct {
 // transport is the name of the session's transport.
 func (l *link) transport() string { return l.agent.cfg.Transport.Name }
 
-// over reports whether no new stream should be opened on the session.
+// over reports whether no new stream should be opened on the session. If its server is about to
+// leave and is the only one, streams are opened until the server refuses one.
 func (l *link) over() bool {
+	if l.drains() && (!l.alone() || l.refuses.Load()) {
+		return true
+	}
+	return l.opened.closed() || l.session.Context().Err() != nil
+}
+
+// drains reports whether the server is about to leave.
+func (l *link) drains() bool {
 	select {
 	case <-l.control.Draining():
 		return true
 	default:
-		return l.opened.closed() || l.session.Context().Err() != nil
+		return false
 	}
 }
+
+// alone reports whether the agent has no other server.
+func (l *link) alone() bool { return len(l.agent.cfg.Servers) == 1 }
 
 // parked is since when the session has had no connection; zero if it has one.
 func (l *link) parked() time.Time { return l.session.Link().Parked }
@@ -79,6 +92,9 @@ func (l *link) dial(ctx context.Context, network, addr string) (net.Conn, error)
 	defer stop()
 	st, err := tunnel.Connect(ctx, l.session, network, addr)
 	if err != nil {
+		if ctx.Err() == nil && l.drains() {
+			l.refuses.Store(true)
+		}
 		l.opened.leave()
 		return nil, err
 	}

@@ -37,10 +37,6 @@ func (a *Agent) Run(ctx context.Context) error {
 	return nil
 }
 
-// leaveTimeout is how long the agent waits for its only server to end a session after it
-// announced that it leaves, before it connects again.
-const leaveTimeout = 30 * time.Second
-
 // maxLeaving bounds the links that drain beside the one in use. Servers accept as many.
 const maxLeaving = 2
 
@@ -280,77 +276,68 @@ func (k *keeper) use(ctx context.Context, l *link) {
 
 // maintain runs l, and the links that replace it without a gap. It returns how long to wait
 // before the next attempt, once the link has ended, or once its server is about to leave
-// and another server can be tried.
+// and another server can be tried. If there is no other server, its name may lead to another
+// process: l is used until a search has found that, or l has ended.
 func (k *keeper) maintain(ctx context.Context, l *link) time.Duration {
 	checks := time.NewTicker(checkEvery)
 	defer checks.Stop()
 	k.clock = time.Now()
 	k.use(ctx, l)
+	draining := l.control.Draining()
 	for {
+		var n *link
 		select {
 		case <-l.done:
 			k.detach(l.err)
-		case <-l.control.Draining():
+		case <-draining:
 			l.log.Info("server is about to leave")
+			draining = nil
+			if l.alone() {
+				k.search.attempts, k.search.retry = 0, time.Time{}
+				continue
+			}
 			k.detach(nil)
 		case <-checks.C:
 			k.check(ctx, l)
 			continue
 		case <-k.pathChanges:
-			k.pathChanged(ctx, l)
+			k.pathChanged(ctx, l, false)
 			continue
 		case m := <-k.moving:
 			k.moved(l, m)
 			continue
 		case f := <-k.search.found:
-			if n := k.finishSearch(f); n != nil {
-				k.leave(l)
-				l = n
-				k.use(ctx, l)
+			if n = k.finishSearch(f); n == nil {
+				continue
 			}
-			continue
 		}
-		// The link has ended. An attempt to make another may be running.
-		if n := k.await(ctx); n != nil {
-			k.leave(l)
-			l = n
-			k.use(ctx, l)
-			continue
+		if n == nil {
+			// The link has ended. An attempt to make another may be running.
+			n = k.await(ctx)
 		}
-		if k.drainsAlone(ctx, l) {
-			k.leave(l)
-			return k.retry.ended(time.Since(l.since), rand.Float64())
+		if n == nil {
+			return k.left(ctx, l)
 		}
-		k.detach(l.err)
-		return k.ended(ctx, l)
+		k.leave(l)
+		l, draining = n, n.control.Draining()
+		k.use(ctx, l)
 	}
 }
 
-// drainsAlone reports whether l, whose server is about to leave, should drain on its own: at
-// once if there is another server, else if the server takes too long. If not, l has ended.
-func (k *keeper) drainsAlone(ctx context.Context, l *link) bool {
-	timeout := leaveTimeout
-	if len(k.agent.cfg.Servers) > 1 {
-		timeout = 0
-	}
-	t := time.NewTimer(timeout)
-	defer t.Stop()
+// left returns how long to wait after l, which has ended, or which drains on its own while
+// another server is tried.
+func (k *keeper) left(ctx context.Context, l *link) time.Duration {
 	select {
 	case <-l.done:
-		return false
 	default:
-	}
-	select {
-	case <-l.done:
-		return false
-	case <-t.C:
 		if ctx.Err() == nil {
-			return true
+			k.leave(l)
+			return k.retry.ended(time.Since(l.since), rand.Float64())
 		}
-	case <-ctx.Done():
+		<-l.done
 	}
-	<-l.done // it drains on its own
-	return false
+	k.detach(l.err)
+	return k.ended(ctx, l)
 }
 
 // leave lets l drain on its own, within MoveTimeout. If there are too many such links it

@@ -1,5 +1,5 @@
-// Search: attempts at a new link while there is one, because that is parked or the route to
-// the server changed.
+// Search: attempts at a new link while there is one, because that is parked, its server is about
+// to leave, or the route to the server changed.
 
 package agent
 
@@ -33,7 +33,7 @@ const (
 
 // Reasons to search for a link beside the one in use.
 const (
-	fallback = "fallback" // it is parked, and there are other servers
+	fallback = "fallback" // it is parked, and there are other servers; or its server is about to leave
 	address  = "address"  // its route changed, and its transport cannot migrate
 )
 
@@ -52,7 +52,7 @@ type found struct {
 type search struct {
 	found    chan found         // nil if no attempt is running; else receives its result
 	cancel   context.CancelFunc // ends the attempt that is running
-	attempts int                // at another server while the link is parked
+	attempts int                // at another server while the link is parked, or drains
 	retry    time.Time          // when to make the next attempt
 }
 
@@ -65,14 +65,15 @@ func (k *keeper) check(ctx context.Context, l *link) {
 	k.logLink(l)
 	if suspended(k.clock, now) {
 		l.log.Info("machine was suspended")
-		k.pathChanged(ctx, l)
+		k.pathChanged(ctx, l, true)
 	}
 	k.clock = now
 	if k.search.found != nil {
 		return
 	}
 	since := l.seen.Parked
-	if !since.IsZero() && now.Sub(since) >= parkedTimeout && !now.Before(k.search.retry) {
+	parked := !since.IsZero() && now.Sub(since) >= parkedTimeout
+	if (parked || l.alone() && l.drains()) && !now.Before(k.search.retry) {
 		k.fallBack(ctx, l)
 	}
 }
@@ -109,23 +110,25 @@ func (k *keeper) logLink(l *link) {
 	}
 }
 
-// fallBack tries the other servers in turn. The link itself retries its own server.
+// fallBack tries the other servers in turn. The link itself retries its own server. If that is
+// the only one and is about to leave, its name may lead to another one by now, which is tried.
 func (k *keeper) fallBack(ctx context.Context, l *link) {
 	n := k.search.attempts
 	k.search.attempts++
 	lowest := k.agent.cfg.MinBackoff
 	k.search.retry = time.Now().Add(lowest + time.Duration(rand.Float64()*float64(doubled(lowest, n, k.agent.cfg.MaxBackoff))))
 	servers := k.agent.cfg.Servers
-	others := len(servers) - 1
-	if others == 0 {
+	other := l.server
+	if others := len(servers) - 1; others > 0 {
+		other = servers[(slices.Index(servers, l.server)+1+n%others)%len(servers)]
+	} else if !l.drains() {
 		return
 	}
-	other := servers[(slices.Index(servers, l.server)+1+n%others)%len(servers)]
 	if !k.agent.shared.take(k.agent, other) {
 		return // another agent of this node has it
 	}
 	p := k.plan(other)
-	p.wanted = func() bool { return !l.parked().IsZero() || l.session.Context().Err() != nil }
+	p.wanted = func() bool { return l.drains() || !l.parked().IsZero() || l.session.Context().Err() != nil }
 	k.startSearch(ctx, fallback, l, p)
 }
 
@@ -177,16 +180,17 @@ func (k *keeper) await(ctx context.Context) *link {
 }
 
 // pathChanged handles a change of the route to the server: the session migrates to a connection
-// on the new route.
-func (k *keeper) pathChanged(ctx context.Context, l *link) {
+// on the new route. After the machine was suspended it does so on the same route, too: what is
+// between it and the server may have forgotten the connection.
+func (k *keeper) pathChanged(ctx context.Context, l *link, suspended bool) {
 	path := k.agent.routing.path(addrOf(l.remote()))
 	if path == "" {
 		return // there is no route; the next change is handled
 	}
-	if path == l.path && l.parked().IsZero() {
+	changed := path != l.path
+	if !changed && !suspended && l.parked().IsZero() {
 		return
 	}
-	changed := path != l.path
 	l.path = path
 	if !k.agent.cfg.Transport.Can.Migrate {
 		if changed && k.search.found == nil {

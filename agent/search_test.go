@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -351,4 +352,31 @@ func TestSuspended(t *testing.T) {
 	if suspended(now.Round(0), now.Round(0).Add(time.Hour)) {
 		t.Error("without the other clock nothing can be told")
 	}
+}
+
+// TestMovesAfterSuspension: a session migrates after a suspension though the route is the same.
+func TestMovesAfterSuspension(t *testing.T) {
+	bubble(t, func(t *testing.T, h *servers) {
+		defer h.open("hub:1")()
+		fakeTransport := h.fakeTransport()
+		a, err := New(Config{Servers: []string{"hub:1"}, NodeName: "node-1", Transport: fakeTransport.transport()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		a.routing = h.routing()
+		l, err := a.connect(t.Context(), plan{server: "hub:1", sequence: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		k := keeper{agent: a}
+		l.path = a.routing.path(netip.Addr{})
+		for _, suspended := range []bool{false, true} {
+			k.pathChanged(t.Context(), l, suspended)
+			k.links.Wait()
+			if moved := fakeTransport.latest().moved() == 1; moved != suspended {
+				t.Errorf("suspended %t: migrated %t", suspended, moved)
+			}
+		}
+		_ = l.session.Close()
+	})
 }
