@@ -16,21 +16,28 @@ const (
 	// one is tried with small packets. The handshake of either end takes more than one
 	// small packet.
 	smallAfter = 3 * time.Second
-	// Two connections in a row that lived no longer than shortLifetime are taken for a
-	// sign that the handshake got through and larger packets did not. Connections that
-	// lived no longer than minLifetime do not count: they were not needed.
+	// Two connections in a row that lived no longer than shortLifetime, or on which the peer's
+	// large packets seem to be lost, are taken for a sign that the handshake got through and
+	// larger packets did not. Connections that lived no longer than minLifetime do not count:
+	// they were not needed.
 	minLifetime   = time.Second
 	shortLifetime = 20 * time.Second
+	// The peer's large packets seem to be lost if its system acknowledges what is sent and
+	// nothing was received for unansweredFor before that, not one segment was larger than a
+	// small one, and less than maxUnanswered was sent. Such a connection lives longer than
+	// shortLifetime: the peer gives its data up after userTimeout.
+	unansweredFor = 5 * time.Second
+	maxUnanswered = 1 << 20
 )
 
 // A packetSize chooses the packet size of the next connection. Small packets carry a sixth
 // less, so they are used only after large ones have failed, and then for the rest of the
 // session.
 type packetSize struct {
-	mu              sync.Mutex // guards the following
-	small           bool
-	shortLivedInRow int       // connections in a row that were short-lived
-	connectedAt     time.Time // when TCP first connected since the last finished handshake; zero if it has not
+	mu          sync.Mutex // guards the following
+	small       bool
+	failedInRow int       // connections in a row that were short-lived or unanswered
+	connectedAt time.Time // when TCP first connected since the last finished handshake; zero if it has not
 }
 
 // next says whether the next connection uses small packets.
@@ -56,16 +63,18 @@ func (p *packetSize) handshakeDone(small bool) {
 	p.small, p.connectedAt = p.small || small, time.Time{}
 }
 
-// closedAfter notes how long a connection lived after its handshake.
-func (p *packetSize) closedAfter(d time.Duration) {
+// closedAfter notes how long a connection lived after its handshake, and whether the peer's large
+// packets seem to have been lost on it.
+func (p *packetSize) closedAfter(d time.Duration, unanswered bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch {
-	case d >= shortLifetime:
-		p.shortLivedInRow = 0
-	case d >= minLifetime:
-		p.shortLivedInRow++
-		p.small = p.small || p.shortLivedInRow >= 2
+	case d < minLifetime:
+	case d < shortLifetime || unanswered:
+		p.failedInRow++
+		p.small = p.small || p.failedInRow >= 2
+	default:
+		p.failedInRow = 0
 	}
 }
 
@@ -80,7 +89,7 @@ type dialedConn struct {
 // Close implements net.Conn.
 func (m *dialedConn) Close() error {
 	if m.packetSize != nil {
-		m.closed.Do(func() { m.packetSize.closedAfter(time.Since(m.established)) })
+		m.closed.Do(func() { m.packetSize.closedAfter(time.Since(m.established), unanswered(m.Conn, unansweredFor)) })
 	}
 	return m.Conn.Close()
 }

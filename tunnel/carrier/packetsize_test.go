@@ -102,15 +102,89 @@ func TestPackets(t *testing.T) {
 	}
 	p.handshakeDone(false)
 	for _, lasted := range []time.Duration{shortLifetime - 1, shortLifetime, minLifetime - 1, minLifetime} {
-		if p.closedAfter(lasted); p.next(at(time.Hour)) {
+		if p.closedAfter(lasted, false); p.next(at(time.Hour)) {
 			t.Errorf("small packets after a connection that was there for %v", lasted)
 		}
 	}
-	if p.closedAfter(shortLifetime - 1); !p.next(at(time.Hour)) {
+	if p.closedAfter(shortLifetime-1, false); !p.next(at(time.Hour)) {
 		t.Error("large packets after two that have failed")
 	}
-	if p.closedAfter(time.Hour); !p.next(at(time.Hour)) {
+	if p.closedAfter(time.Hour, false); !p.next(at(time.Hour)) {
 		t.Error("large packets on a path that is known")
+	}
+}
+
+// A connection on which the peer's large packets are lost lives until the peer gives its data up,
+// or until the peer is taken for dead.
+func TestPacketsOfPeerVanish(t *testing.T) {
+	now := time.Unix(1000, 0)
+	for _, lived := range []time.Duration{userTimeout, userTimeout + time.Second, 42 * time.Second, time.Hour} {
+		var p packetSize
+		p.closedAfter(lived, true)
+		if p.next(now) {
+			t.Errorf("small packets after one connection of %v", lived)
+		}
+		if p.closedAfter(lived, true); !p.next(now) {
+			t.Errorf("large packets after two connections of %v", lived)
+		}
+		p = packetSize{}
+		for _, unanswered := range []bool{true, false, true} {
+			if p.closedAfter(lived, unanswered); p.next(now) {
+				t.Errorf("small packets though one of %v was answered", lived)
+			}
+		}
+	}
+}
+
+// A peer whose system acknowledges and that sends nothing is told from one whose large packets
+// have come, and from one that answers.
+func TestUnanswered(t *testing.T) {
+	for name, tt := range map[string]struct {
+		answer int // bytes
+		want   bool
+	}{"small answer": {100, true}, "large answer": {1 << 20, false}} {
+		t.Run(name, func(t *testing.T) {
+			ln, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer ln.Close()
+			near, err := net.Dial("tcp", ln.Addr().String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer near.Close()
+			far, err := ln.Accept()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer far.Close()
+			go func() { _, _ = far.Write(make([]byte, tt.answer)) }() // ends with far
+			if _, err := io.ReadFull(near, make([]byte, tt.answer)); err != nil {
+				t.Fatal(err)
+			}
+			if unanswered(near, unansweredFor) {
+				t.Error("an answer that has just come is none")
+			}
+			ping := func() {
+				if _, err := near.Write([]byte("ping")); err != nil {
+					t.Fatal(err)
+				}
+				if _, err := io.ReadFull(far, make([]byte, 4)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if ping(); !tt.want {
+				if unanswered(near, 0) {
+					t.Error("a large answer is none")
+				}
+				return
+			}
+			eventually(t, "silent", func() bool {
+				ping()
+				return unanswered(near, 20*time.Millisecond)
+			})
+		})
 	}
 }
 

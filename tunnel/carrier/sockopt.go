@@ -133,6 +133,18 @@ func acknowledged(c net.Conn) (info acknowledgement, ok bool) {
 	return info, ok
 }
 
+// unanswered says whether the peer's system has acknowledged something at least d after the last
+// data was received from it, no segment was larger than smallSegment, and less than maxUnanswered
+// was sent. False if that is unknown.
+func unanswered(c net.Conn, d time.Duration) (is bool) {
+	onTCP(c, func(fd int) {
+		tcp, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
+		is = err == nil && tcp.Rcv_mss <= smallSegment && tcp.Bytes_acked < maxUnanswered &&
+			time.Duration(tcp.Last_data_recv)*time.Millisecond >= d+time.Duration(tcp.Last_ack_recv)*time.Millisecond
+	})
+	return is
+}
+
 // onTCP calls f with the file descriptor of the TCP connection that c is or wraps, if there is
 // one that is not closed.
 func onTCP(c net.Conn, f func(fd int)) {
