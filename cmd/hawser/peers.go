@@ -96,12 +96,16 @@ func newPeering(o *serverOptions, keys *pki.PKI, files *auth.Files, t *tunnels) 
 	}
 	p.Peers, err = peers.New(peers.Config{
 		ID: p.self.ID, Hub: func() *server.Hub { return t.hub }, Evictions: t.evictions, DrainTimeout: o.shutdown.grace, Log: t.log, Metrics: t.metrics,
-		Dial: func(ctx context.Context, peer peers.Peer) (tunnel.Session, error) {
+		Dial: func(ctx context.Context, peer peers.Peer, resumes bool) (tunnel.Session, error) {
 			c, fault := conf(peer.ID)
 			if fault != nil {
 				return nil, fault
 			}
-			return qmux.Dial(ctx, peer.Addr, tunnel.Options{TLS: c, MaxStreams: peers.MaxStreams, Link: tunnel.LinkOptions{DetachWindow: -1, Congestion: o.link.Congestion}, Log: t.log})
+			link := tunnel.LinkOptions{Congestion: o.link.Congestion, Connections: o.link.Connections}
+			if !resumes {
+				link.DetachWindow = -1
+			}
+			return qmux.Dial(ctx, peer.Addr, tunnel.Options{TLS: c, MaxStreams: peers.MaxStreams, Link: link, Log: t.log})
 		},
 	})
 	return p, err
@@ -163,6 +167,14 @@ func (p *peering) listener(l tunnel.Listener) tunnel.Listener {
 		return l
 	}
 	return p.Listener(l)
+}
+
+// mayResume says whether sessions of hub, and those of other servers, may be resumed.
+func (p *peering) mayResume(hub *server.Hub, peer tunnel.Peer) error {
+	if p == nil {
+		return hub.MayResume(peer)
+	}
+	return p.MayResume(peer)
 }
 
 // elsewhere is the hub's.

@@ -1,6 +1,10 @@
 package main
 
 import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
 	"os"
 	"path/filepath"
 	"strings"
@@ -8,6 +12,11 @@ import (
 
 	"github.com/hawser-project/hawser/auth"
 	"github.com/hawser-project/hawser/auth/pki"
+	"github.com/hawser-project/hawser/auth/pki/pkitest"
+	"github.com/hawser-project/hawser/server"
+	"github.com/hawser-project/hawser/server/peers"
+	"github.com/hawser-project/hawser/tunnel"
+	"github.com/hawser-project/hawser/tunnel/tunneltest"
 )
 
 // TestServerToken: a data directory keeps its token, and so its server's name.
@@ -51,5 +60,42 @@ func TestServerCertificate(t *testing.T) {
 	}
 	if _, err := keys.ServerCertificate("a.b"); err == nil {
 		t.Error("made one for a name that is none")
+	}
+}
+
+// TestServersResume: a server that is one of several lets their sessions be resumed, and one that
+// is alone does not. Nodes' sessions are the hub's in both.
+func TestServersResume(t *testing.T) {
+	keys, err := pki.Ensure(pki.Config{Dir: filepath.Join(t.TempDir(), "pki")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	hub, err := server.New(server.Config{Listeners: []tunnel.Listener{new(tunneltest.Exchange).Listen("here")}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	others, err := peers.New(peers.Config{ID: "a", Hub: func() *server.Hub { return hub }, Dial: func(context.Context, peers.Peer, bool) (tunnel.Session, error) { return nil, nil }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, err := keys.ServerCertificate("b")
+	if err != nil {
+		t.Fatal(err)
+	}
+	authority := pkitest.New(t, "nodes")
+	node := authority.Issue(t, &x509.Certificate{Subject: pkix.Name{CommonName: auth.NodeUserPrefix + "n", Organization: []string{auth.NodesGroup}}})
+	for name, tc := range map[string]struct {
+		p    *peering
+		cert *x509.Certificate
+		ok   bool
+	}{
+		"a server among several": {&peering{Peers: others}, cert.Leaf, true},
+		"a server and one alone": {nil, cert.Leaf, false},
+		"a node among several":   {&peering{Peers: others}, node.Leaf, true},
+		"a node and one alone":   {nil, node.Leaf, true},
+	} {
+		if err := tc.p.mayResume(hub, tunnel.Peer{TLS: &tls.ConnectionState{PeerCertificates: []*x509.Certificate{tc.cert}}}); (err == nil) != tc.ok {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }

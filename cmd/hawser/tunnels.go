@@ -103,7 +103,7 @@ func newTunnels(ctx context.Context, o *serverOptions, keys *keyring, t *tunnels
 		return nil, err
 	}
 	options := tunnel.Options{TLS: keys.agents, Link: o.link, Log: t.log}
-	options.Link.Resume = func(p tunnel.Peer) error { return t.hub.MayResume(p) }
+	options.Link.Resume = func(p tunnel.Peer) error { return t.peers.mayResume(t.hub, p) }
 	links, err := t.listen(ctx, options)
 	if err != nil {
 		return nil, err

@@ -21,13 +21,18 @@ type announced struct{ net.Conn }
 
 func (announced) CloseWrite() error { return nil }
 
+// A once is a session that ends with its connection.
+type once struct{ tunnel.Session }
+
+func (once) Link() tunnel.LinkState { return tunnel.LinkState{} }
+
 // announce has l hear what another server's clock and sessions are, and later messages, and
 // waits until all is applied.
 func announce(t *testing.T, l *link, m message, later ...message) {
 	t.Helper()
 	near, far := net.Pipe()
 	heard := make(chan error, 1)
-	go func() { heard <- l.hear(struct{ tunnel.Session }{}, announced{near}) }()
+	go func() { heard <- l.hear(t.Context(), once{}, announced{near}) }()
 	m.Complete = true
 	out := json.NewEncoder(far)
 	for _, m := range append([]message{m}, later...) {

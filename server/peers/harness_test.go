@@ -31,8 +31,21 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // A fleet is the servers of one cluster.
 type fleet struct {
 	tb             testing.TB
+	under          network
 	clients, names *pkitest.Authority // of client and of serving certificates
 	servers        map[string]*testServer
+}
+
+// A network is what connects servers and agents: loopback, or one in memory.
+type network struct {
+	listen func(id string) (net.Listener, error)
+	agents func(ctx context.Context, network, addr string) (net.Conn, error)
+	peers  func(ctx context.Context, network, addr string) (net.Conn, error)
+}
+
+func loopback() network {
+	dial := new(net.Dialer).DialContext
+	return network{func(string) (net.Listener, error) { return net.Listen("tcp", "127.0.0.1:0") }, dial, dial}
 }
 
 // A testServer is one of them.
@@ -50,6 +63,7 @@ type testServer struct {
 // A wire has the connections of a server, to cut them.
 type wire struct {
 	net.Listener
+	under network
 	mu    sync.Mutex // guards the following
 	cut   bool
 	conns []net.Conn
@@ -72,7 +86,7 @@ func (w *wire) add(c net.Conn, err error) (net.Conn, error) {
 func (w *wire) Accept() (net.Conn, error) { return w.add(w.Listener.Accept()) }
 
 func (w *wire) dial(ctx context.Context, network, addr string) (net.Conn, error) {
-	return w.add((&net.Dialer{}).DialContext(ctx, network, addr))
+	return w.add(w.under.peers(ctx, network, addr))
 }
 
 // kill closes the connections as the kernel does for a killed process.
@@ -89,7 +103,12 @@ func (s *testServer) kill() {
 // newFleet starts servers, and returns once each has a session with each other.
 func newFleet(tb testing.TB, ids ...string) *fleet {
 	tb.Helper()
-	f := &fleet{tb: tb, clients: pkitest.New(tb, "clients"), names: pkitest.New(tb, "servers"), servers: make(map[string]*testServer)}
+	return newFleetOn(tb, loopback(), ids...)
+}
+
+func newFleetOn(tb testing.TB, under network, ids ...string) *fleet {
+	tb.Helper()
+	f := &fleet{tb: tb, under: under, clients: pkitest.New(tb, "clients"), names: pkitest.New(tb, "servers"), servers: make(map[string]*testServer)}
 	var all []Peer
 	for _, id := range ids {
 		s := f.start(id)
@@ -112,21 +131,23 @@ func (f *fleet) client(cn string, orgs ...string) *tls.Certificate {
 	return f.clients.Issue(f.tb, &x509.Certificate{Subject: pkix.Name{CommonName: cn, Organization: orgs}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
 }
 
-// dial makes a session with the server at addr by cert; zero streams are the default.
-func (f *fleet) dial(ctx context.Context, addr string, cert *tls.Certificate, dial func(context.Context, string, string) (net.Conn, error), streams int) (tunnel.Session, error) {
+// ends are the options of a session that ends with its connection.
+var ends = tunnel.Options{Link: tunnel.LinkOptions{DetachWindow: -1}}
+
+// dial makes a session with the server at addr by cert.
+func (f *fleet) dial(ctx context.Context, addr string, cert *tls.Certificate, dial func(context.Context, string, string) (net.Conn, error), o tunnel.Options) (tunnel.Session, error) {
 	show := func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return cert, nil }
-	return qmux.Dial(ctx, addr, tunnel.Options{
-		TLS: auth.ClientTLS(show, f.names.Pool(), "kubernetes"), Dial: dial, MaxStreams: streams, Link: tunnel.LinkOptions{DetachWindow: -1},
-	})
+	o.TLS, o.Dial = auth.ClientTLS(show, f.names.Pool(), "kubernetes"), dial
+	return qmux.Dial(ctx, addr, o)
 }
 
 func (f *fleet) start(id string) *testServer {
 	f.tb.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	ln, err := f.under.listen(id)
 	if err != nil {
 		f.tb.Fatal(err)
 	}
-	s := &testServer{fleet: f, id: id, addr: ln.Addr().String(), wire: &wire{Listener: ln}, registry: prometheus.NewRegistry()}
+	s := &testServer{fleet: f, id: id, addr: ln.Addr().String(), wire: &wire{Listener: ln, under: f.under}, registry: prometheus.NewRegistry()}
 	f.servers[id] = s
 	log := slog.New(slog.NewTextHandler(f.tb.Output(), nil)).With("at", id)
 	own := f.client(auth.ServerUserPrefix+id, auth.ServersGroup)
@@ -138,8 +159,12 @@ func (f *fleet) start(id string) *testServer {
 			}
 			return Evictions{}
 		},
-		Dial: func(ctx context.Context, p Peer) (tunnel.Session, error) {
-			return f.dial(ctx, p.Addr, own, s.wire.dial, MaxStreams)
+		Dial: func(ctx context.Context, p Peer, resumes bool) (tunnel.Session, error) {
+			o := tunnel.Options{MaxStreams: MaxStreams}
+			if !resumes {
+				o.Link.DetachWindow = -1
+			}
+			return f.dial(ctx, p.Addr, own, s.wire.dial, o)
 		},
 	})
 	if err != nil {
@@ -149,7 +174,7 @@ func (f *fleet) start(id string) *testServer {
 	links, err := qmux.Listen(s.wire, tunnel.Options{TLS: auth.ServerTLS(
 		func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return serving, nil },
 		func() (*x509.CertPool, error) { return f.clients.Pool(), nil },
-	)})
+	), Link: tunnel.LinkOptions{Resume: s.peers.MayResume}})
 	if err != nil {
 		f.tb.Fatal(err)
 	}
@@ -214,7 +239,7 @@ func (s *testServer) joinAs(node string, instance uint64, serve func(context.Con
 func (s *testServer) greetAs(node string, instance uint64, serve func(context.Context, *tunnel.Request)) (*tunnel.Control, <-chan error, error) {
 	s.fleet.tb.Helper()
 	f := s.fleet
-	session, err := f.dial(f.tb.Context(), s.addr, f.client(auth.NodeUserPrefix+node, auth.NodesGroup), nil, 0)
+	session, err := f.dial(f.tb.Context(), s.addr, f.client(auth.NodeUserPrefix+node, auth.NodesGroup), f.under.agents, ends)
 	if err != nil {
 		f.tb.Fatal(err)
 	}

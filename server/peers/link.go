@@ -31,6 +31,9 @@ type message struct {
 	Samples  []Sample             `json:"samples,omitempty"`  // of its sessions, every beatsPerSample
 	// Evictions come with the samples. Older servers do not send them.
 	Evictions *Evictions `json:"evictions,omitempty"`
+	// Resumes is in every message: the sender lets sessions of servers be resumed. Older
+	// servers do not, and a refused resumption ends a session.
+	Resumes bool `json:"resumes,omitempty"`
 }
 
 // A link is the connection to one other server. Peers.mu guards the fields below unless they
@@ -39,7 +42,8 @@ type link struct {
 	peers *Peers
 	peer  Peer
 
-	session  tunnel.Session // nil until one has announced all sessions
+	session  tunnel.Session  // nil until one has announced all sessions, and while it is not heard
+	usable   context.Context // of session: done, with the reason, once it is not heard any more
 	draining bool
 	nodes    map[string]server.Observation
 	samples  map[string]Sample    // the latest ones, of nodes
@@ -47,16 +51,21 @@ type link struct {
 
 	evictions Evictions // the latest
 
-	ahead time.Duration // of the other server's clock, if translated; owned by the goroutine that hears
+	// The goroutine that keeps the session owns the following.
+	ahead time.Duration // of the other server's clock, if translated
+	older bool          // the other server refuses to resume sessions
 }
 
 // keep keeps a session until ctx is done. It makes new ones until dialing is done, which
-// ends with ctx at the latest.
+// ends with ctx at the latest. Then it also ends a session that is not heard.
 func (l *link) keep(ctx, dialing context.Context) {
 	wait, said := lowest, ""
+	var s tunnel.Session // nil if there is none
+	defer func() { end(s) }()
 	for {
 		began := time.Now()
-		err := l.follow(ctx, dialing)
+		var err error
+		s, err = l.follow(ctx, dialing, s)
 		l.peers.attempted(l.peer.ID)
 		if dialing.Err() != nil {
 			return
@@ -79,36 +88,74 @@ func (l *link) keep(ctx, dialing context.Context) {
 	}
 }
 
-// follow makes a session and applies the other server's messages until either ends. The
-// error says why.
-func (l *link) follow(ctx, dialing context.Context) error {
-	dctx, cancel := context.WithTimeout(dialing, dialTimeout)
-	s, err := l.peers.cfg.Dial(dctx, l.peer)
-	cancel()
-	if err != nil {
-		return err
+// end ends a session; nil is none.
+func end(s tunnel.Session) {
+	if s != nil {
+		_ = s.Close() // its end is what matters
 	}
-	defer func() { _ = s.Close() }() // its end is what matters
-	defer context.AfterFunc(ctx, func() { _ = s.Close() })()
-	dctx, cancel = context.WithTimeout(dialing, dialTimeout)
-	st, err := tunnel.Connect(dctx, s, sessionsNetwork, sessionsAddr)
-	cancel()
-	if err != nil {
-		return err
-	}
-	defer st.Close()
-	defer l.lose()
-	return l.hear(s, st)
 }
 
+// follow applies the other server's messages until it is not heard any more; the error says
+// why. It makes a session unless s is one. It returns the session if streams into nodes may go
+// on in it: it may be resumed, or the other server may have been stopped for a while. Else
+// follow has ended it.
+func (l *link) follow(ctx, dialing context.Context, s tunnel.Session) (_ tunnel.Session, err error) {
+	bound, goesOn := tunnel.DefaultDialTimeout, s != nil
+	if s == nil {
+		bound = dialTimeout
+		dctx, cancel := context.WithTimeout(dialing, bound)
+		s, err = l.peers.cfg.Dial(dctx, l.peer, !l.older)
+		cancel()
+		if err != nil {
+			return nil, err
+		}
+	}
+	defer context.AfterFunc(ctx, func() { end(s) })()
+	dctx, cancel := context.WithTimeout(dialing, bound)
+	st, err := tunnel.Connect(dctx, s, sessionsNetwork, sessionsAddr)
+	cancel()
+	if err == nil {
+		err = l.attend(ctx, s, st)
+		goesOn = s.Link().Streams > 1 && !errors.Is(err, errOlder) // st is one
+		_ = st.Close()
+	}
+	if !goesOn || s.Context().Err() != nil {
+		end(s)
+		return nil, err
+	}
+	return s, err
+}
+
+// attend hears the other server on st until it is silent or s has no connection. Dials that are
+// under way there fail then.
+func (l *link) attend(ctx context.Context, s tunnel.Session, st tunnel.Stream) error {
+	usable, stop := context.WithCancelCause(ctx)
+	s.Tell(func(state tunnel.LinkState) {
+		if !state.Parked.IsZero() {
+			stop(fmt.Errorf("%w: no connection with server %s: %w", tunnel.Lost, l.peer.ID, state.Cause))
+		}
+	})
+	defer context.AfterFunc(usable, func() { _ = st.SetReadDeadline(time.Unix(1, 0)) })() // hear returns; if it fails, st is closed
+	defer l.lose()
+	err := l.hear(usable, s, st)
+	if cause := context.Cause(usable); cause != nil {
+		err = cause
+	}
+	stop(fmt.Errorf("%w: server %s is not heard: %w", tunnel.Lost, l.peer.ID, err))
+	return err
+}
+
+// errOlder ends a session that may not be resumed.
+var errOlder = errors.New("it is older, and lets no session be resumed: the next one ends with its connection")
+
 // hear applies messages until one is late.
-func (l *link) hear(s tunnel.Session, st tunnel.Stream) error {
+func (l *link) hear(usable context.Context, s tunnel.Session, st tunnel.Stream) error {
 	in := bufio.NewScanner(st)
 	in.Buffer(nil, maxLine)
 	whole := make(map[string]server.Observation) // until the first complete message
 	draining := false
 	for {
-		if err := st.SetReadDeadline(time.Now().Add(silence)); err != nil {
+		if err := errors.Join(st.SetReadDeadline(time.Now().Add(silence)), context.Cause(usable)); err != nil {
 			return err
 		}
 		if !in.Scan() {
@@ -121,6 +168,9 @@ func (l *link) hear(s tunnel.Session, st tunnel.Stream) error {
 		if err := json.Unmarshal(in.Bytes(), &m); err != nil {
 			return fmt.Errorf("what it tells of its sessions makes no sense: %w", err)
 		}
+		if l.older = !m.Resumes; l.older && s.Link().Window > 0 {
+			return errOlder
+		}
 		l.translate(&m)
 		var changed []string
 		if whole != nil {
@@ -129,7 +179,7 @@ func (l *link) hear(s tunnel.Session, st tunnel.Stream) error {
 			if !m.Complete {
 				continue
 			}
-			changed, whole = l.begin(s, whole, draining), nil
+			changed, whole = l.begin(usable, s, whole, draining), nil
 			l.peers.attempted(l.peer.ID)
 		} else {
 			changed = l.change(&m)
@@ -190,7 +240,7 @@ func apply(all map[string]server.Observation, m *message) {
 
 // begin puts s and the other server's sessions into use. It returns the nodes that may have
 // changed.
-func (l *link) begin(s tunnel.Session, all map[string]server.Observation, draining bool) []string {
+func (l *link) begin(usable context.Context, s tunnel.Session, all map[string]server.Observation, draining bool) []string {
 	l.peers.log.Info("connected to another server", "server", l.peer.ID, "addr", l.peer.Addr, "nodes", len(all))
 	p := l.peers
 	p.mu.Lock()
@@ -204,7 +254,7 @@ func (l *link) begin(s tunnel.Session, all map[string]server.Observation, draini
 			news = append(news, node)
 		}
 	}
-	l.session, l.nodes, l.draining = s, all, draining
+	l.session, l.usable, l.nodes, l.draining = s, usable, all, draining
 	l.samples, l.quiet, l.evictions = make(map[string]Sample), make(map[string]time.Time), Evictions{}
 	return news
 }
@@ -266,7 +316,7 @@ func (l *link) lose() {
 		p.mu.Unlock()
 		return
 	}
-	l.session = nil
+	l.session, l.usable = nil, nil
 	var news []string
 	now, why := time.Now(), server.Silent
 	if l.draining {

@@ -8,6 +8,10 @@
 // stream. The other server dials through its own sessions only. There is one more hop, and
 // never a loop.
 //
+// Streams outlive the loss of the session's connections, and the other server's silence, as
+// those of an agent's session do: the session is kept until it is heard again or has ended. No
+// dials go there meanwhile.
+//
 // A server is identified by its client certificate (auth.ServerID) and by its serving
 // certificate, which no node can get. The hub treats a peer with a node's certificate as an
 // agent.
@@ -44,6 +48,9 @@ const (
 	// MaxStreams bounds the streams from one server to another. Config.Dial must set it. At
 	// worst each holds 64 KiB of unread data: 256 MiB for each other server.
 	MaxStreams = 4 * tunnel.DefaultMaxStreams
+	// maxServed bounds the sessions that other servers have made. A server that was killed
+	// leaves its own parked.
+	maxServed = 4 * MaxPeers
 	// maxTries bounds the servers that one dial tries.
 	maxTries = 3
 	// maxNodes bounds the nodes that are kept of one server.
@@ -93,8 +100,10 @@ type Config struct {
 	// ID is this server's.
 	ID string
 	// Dial makes a session with another server. It must present this server's certificate
-	// and accept only certificates of servers; see auth.
-	Dial func(ctx context.Context, p Peer) (tunnel.Session, error)
+	// and accept only certificates of servers; see auth. The session may be resumed if
+	// resumes is set, and else must end with its connection: the other server refuses to
+	// resume it.
+	Dial func(ctx context.Context, p Peer, resumes bool) (tunnel.Session, error)
 	// Hub returns this server's hub. It is called when first needed.
 	Hub func() *server.Hub
 	// DrainTimeout is how long streams of other servers may go on once this one is
@@ -358,7 +367,7 @@ func (p *Peers) Dial(ctx context.Context, node string, d tunnel.Dial) (tunnel.St
 	}
 	for _, o := range owners[:min(len(owners), maxTries)] {
 		var s tunnel.Stream
-		s, err = d.Connect(ctx, o.session)
+		s, err = o.dial(ctx, d)
 		p.metrics.asked.WithLabelValues(tunnel.CodeOf(err).Name()).Inc()
 		code := tunnel.CodeOf(err)
 		if err == nil || ctx.Err() != nil || !code.Away() && code != tunnel.Busy {
@@ -401,8 +410,17 @@ func (p *Peers) expected(node string) bool {
 type owner struct {
 	peer     Peer
 	session  tunnel.Session
+	usable   context.Context // done, with the reason, once the server is not heard any more
 	draining bool
 	seen     server.Observation
+}
+
+// dial dials through the server for as long as that is heard.
+func (o *owner) dial(ctx context.Context, d tunnel.Dial) (tunnel.Stream, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(o.usable, func() { cancel(context.Cause(o.usable)) })()
+	return d.Connect(ctx, o.session)
 }
 
 // owners are the servers that have a session of node, the best first: one that is not
@@ -416,7 +434,7 @@ func (p *Peers) owners(node string) []owner {
 			continue
 		}
 		if o, ok := l.nodes[node]; ok && o.State != server.Detached {
-			all = append(all, owner{l.peer, l.session, l.draining, o})
+			all = append(all, owner{l.peer, l.session, l.usable, l.draining, o})
 		}
 	}
 	slices.SortFunc(all, func(a, b owner) int {

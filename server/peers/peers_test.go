@@ -214,7 +214,7 @@ func TestIdentities(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 			defer cancel()
-			s, err := f.dial(ctx, a.addr, f.client(tc.cn, tc.org), nil, 0)
+			s, err := f.dial(ctx, a.addr, f.client(tc.cn, tc.org), nil, ends)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -228,7 +228,7 @@ func TestIdentities(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	other := newImpostor(t, f)
-	if s, err := f.dial(ctx, other, f.client(auth.ServerUserPrefix+"a", auth.ServersGroup), nil, 0); err == nil {
+	if s, err := f.dial(ctx, other, f.client(auth.ServerUserPrefix+"a", auth.ServersGroup), nil, ends); err == nil {
 		_ = s.Close()
 		t.Error("a node's certificate passes for a server's")
 	}
@@ -273,7 +273,7 @@ func TestSameID(t *testing.T) {
 	f := newFleet(t, "a")
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
-	s, err := f.dial(ctx, f.servers["a"].addr, f.client(auth.ServerUserPrefix+"a", auth.ServersGroup), nil, 0)
+	s, err := f.dial(ctx, f.servers["a"].addr, f.client(auth.ServerUserPrefix+"a", auth.ServersGroup), nil, ends)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -117,7 +117,7 @@ func TestSamplesOfStrangers(t *testing.T) {
 	there := func(node string, s server.State) server.Observation {
 		return server.Observation{Node: node, Change: server.Change{State: s}}
 	}
-	l.begin(struct{ tunnel.Session }{}, map[string]server.Observation{
+	l.begin(t.Context(), struct{ tunnel.Session }{}, map[string]server.Observation{
 		"here": there("here", server.Attached), "parked": there("parked", server.Parked), "past": there("past", server.Detached),
 	}, false)
 	samples := func() map[string]Sample {

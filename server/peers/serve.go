@@ -21,7 +21,7 @@ import (
 const batch = 50
 
 // Listener returns the sessions of l with agents. It serves those with other servers
-// itself.
+// itself. LinkOptions.Resume of l must be MayResume.
 func (p *Peers) Listener(l tunnel.Listener) tunnel.Listener { return &listener{l, p} }
 
 type listener struct {
@@ -38,6 +38,17 @@ func (l *listener) Serve(ctx context.Context, f func(context.Context, tunnel.Ses
 		}
 		f(ctx, s)
 	})
+}
+
+// MayResume reports whether the session of this peer, a server or a node, may continue on
+// another connection. It is for LinkOptions.Resume of the listeners, in place of Hub.MayResume.
+// A server has proved in the connection's handshake that it is the one that began the session,
+// which is all that it proves at the beginning.
+func (p *Peers) MayResume(peer tunnel.Peer) error {
+	if _, err := serverID(peer); err == nil {
+		return nil
+	}
+	return p.cfg.Hub().MayResume(peer)
 }
 
 // serverID returns the server at the other end.
@@ -83,8 +94,8 @@ func (p *Peers) serve(ctx context.Context, s tunnel.Session, id string) {
 func (p *Peers) enter(s tunnel.Session, id string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.served >= 2*MaxPeers { // a server that reconnects may have two
-		p.log.Warn("too many sessions of other servers", "server", id, "addr", s.Peer().Addr.String(), "limit", 2*MaxPeers)
+	if p.served >= maxServed {
+		p.log.Warn("too many sessions of other servers", "server", id, "addr", s.Peer().Addr.String(), "limit", maxServed)
 		return false
 	}
 	p.served++
@@ -159,7 +170,7 @@ func (v *visit) tell(ctx context.Context, r *tunnel.Request) {
 		if ctx.Err() != nil {
 			return
 		}
-		m.Now = time.Now()
+		m.Now, m.Resumes = time.Now(), true
 		for i := range m.Nodes {
 			m.Nodes[i] = rebased(&m.Nodes[i], m.Now, m.Now.Sub)
 		}

@@ -24,7 +24,7 @@ func TestSilentServer(t *testing.T) {
 			t.Fatal(err)
 		}
 		var far sync.WaitGroup
-		p, err := New(Config{ID: "a", Hub: func() *server.Hub { return hub }, Dial: func(context.Context, Peer) (tunnel.Session, error) {
+		p, err := New(Config{ID: "a", Hub: func() *server.Hub { return hub }, Dial: func(context.Context, Peer, bool) (tunnel.Session, error) {
 			near, other := tunneltest.Pair(tunnel.Peer{Addr: memnet.Addr("a")}, tunnel.Peer{Addr: memnet.Addr("b")}, tunnel.Options{})
 			far.Go(func() {
 				_ = tunneltest.ServeRequests(context.WithoutCancel(t.Context()), other, func(_ context.Context, r *tunnel.Request) {

@@ -49,7 +49,7 @@ func TestDialAtStart(t *testing.T) {
 // there are no other servers.
 func TestDialAtStartIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		nobody := func(context.Context, Peer) (tunnel.Session, error) { return nil, errors.New("out of reach") }
+		nobody := func(context.Context, Peer, bool) (tunnel.Session, error) { return nil, errors.New("out of reach") }
 		p, err := New(Config{ID: "a", Hub: func() *server.Hub { return nil }, Dial: nobody})
 		if err != nil {
 			t.Fatal(err)
