@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/hawser-project/hawser/server"
 	"github.com/hawser-project/hawser/tunnel"
@@ -132,4 +133,76 @@ func TestClockIsSet(t *testing.T) {
 	if record.Connected != taken(2*time.Hour) || record.Changes[0] != first || record.Changes[1] != last {
 		t.Errorf("the record has changed: %+v", record)
 	}
+}
+
+// set is now as a clock tells it that was set by d since the process began: the monotonic clock
+// goes on.
+func set(t *testing.T, now time.Time, d time.Duration) time.Time {
+	t.Helper()
+	then := now
+	type layout struct { // of a time.Time with a monotonic time: there is no other way to make one
+		wall uint64 // a bit, 33 of seconds and 30 of nanoseconds
+		ext  int64
+		loc  *time.Location
+	}
+	(*layout)(unsafe.Pointer(&then)).wall += uint64(d/time.Second) << 30
+	if then.Sub(now) != 0 || then.Round(0).Sub(now.Round(0)) != d {
+		t.Fatalf("the layout of time.Time is another one: %v, %v", now, then)
+	}
+	return then
+}
+
+// TestClockIsSetMeanwhile: the clock of one of two servers is set, which both have a session of a
+// node from before. One of them speaks of it: the one with the newer session, unless the clocks
+// differ by so little that it is not noticed.
+func TestClockIsSetMeanwhile(t *testing.T) {
+	for name, by := range map[string]time.Duration{"ahead": time.Hour, "back": -time.Hour, "a little": 5 * time.Second} {
+		for _, newer := range []string{"a", "b"} {
+			t.Run(name+", the newer session at "+newer, func(t *testing.T) {
+				f := newFleet(t)
+				a, b := f.start("a"), f.start("b")
+				first, second := a, b
+				if newer == "a" {
+					first, second = b, a
+				}
+				first.join("n", echo)
+				second.join("n", echo)
+				now := time.Now()
+				there := set(t, now, by)
+				hears(t, a, b, now, there)
+				hears(t, b, a, there, now)
+				speaks := newer
+				if o, _ := a.peers.Observe("n"); by.Abs() < stalled {
+					speaks = o.Server
+				}
+				for id, s := range f.servers {
+					if o, _ := s.peers.Observe("n"); o.Server != speaks || o.Elsewhere != (id != speaks) {
+						t.Errorf("server %s: the session is with %s, elsewhere %v", id, o.Server, o.Elsewhere)
+					}
+				}
+			})
+		}
+	}
+}
+
+// hears has s hear what another server tells of n, at a time as the clocks of both tell it.
+func hears(t *testing.T, s, other *testServer, told, heard time.Time) {
+	t.Helper()
+	o, _ := other.hub.Observe("n")
+	text, err := json.Marshal(message{Now: told, Nodes: []server.Observation{rebased(&o, told, told.Sub)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var m message
+	if err := json.Unmarshal(text, &m); err != nil {
+		t.Fatal(err)
+	}
+	l := s.peers.link(Peer{ID: other.id})
+	t.Cleanup(func() { // it has no goroutine to end
+		s.peers.mu.Lock()
+		defer s.peers.mu.Unlock()
+		delete(s.peers.links, other.id)
+	})
+	l.translate(&m, heard)
+	l.begin(t.Context(), once{}, map[string]server.Observation{"n": m.Nodes[0]}, false)
 }

@@ -171,7 +171,7 @@ func (l *link) hear(usable context.Context, s tunnel.Session, st tunnel.Stream) 
 		if l.older = !m.Resumes; l.older && s.Link().Window > 0 {
 			return errOlder
 		}
-		l.translate(&m)
+		l.translate(&m, time.Now())
 		var changed []string
 		if whole != nil {
 			apply(whole, &m)
@@ -189,15 +189,15 @@ func (l *link) hear(usable context.Context, s tunnel.Session, st tunnel.Stream) 
 	}
 }
 
-// translate replaces the times in m by those of this server's clock, so that times of several
-// servers can be compared, if the two clocks differ by more than a message can be late.
-func (l *link) translate(m *message) {
-	ahead := time.Until(m.Now)
+// translate replaces the times in m by those of this server's clock, if the two clocks differ by
+// more than a message can be late, and gives each a monotonic time: so times of several servers
+// can be compared, also after this clock was set.
+func (l *link) translate(m *message, now time.Time) {
+	ahead := m.Now.Sub(now)
 	if m.Now.IsZero() || ahead.Abs() <= stalled {
-		l.ahead = 0
-		return
+		ahead = 0
 	}
-	if l.ahead == 0 {
+	if ahead != 0 && l.ahead == 0 {
 		l.peers.log.Warn("the clock of another server differs from this one's: set them", "server", l.peer.ID, "ahead", ahead.Round(time.Second))
 	}
 	l.ahead = ahead
@@ -212,7 +212,7 @@ func (l *link) translate(m *message) {
 	}
 	for _, t := range all {
 		if !t.IsZero() {
-			*t = t.Add(-ahead)
+			*t = now.Add(t.Add(-ahead).Sub(now))
 		}
 	}
 }
