@@ -11,6 +11,7 @@ import (
 
 type metrics struct {
 	asked, answered *prometheus.CounterVec // by code
+	refused         *prometheus.CounterVec // by reason
 	passing         prometheus.Gauge
 }
 
@@ -20,8 +21,8 @@ func newMetrics(r prometheus.Registerer, p *Peers) *metrics {
 	opts := func(name, help string) prometheus.Opts {
 		return prometheus.Opts{Namespace: "hawser", Subsystem: "peer", Name: name, Help: help}
 	}
-	counter := func(name, help string) *prometheus.CounterVec {
-		return f.NewCounterVec(prometheus.CounterOpts(opts(name, help)), []string{"code"})
+	counter := func(name, help, label string) *prometheus.CounterVec {
+		return f.NewCounterVec(prometheus.CounterOpts(opts(name, help)), []string{label})
 	}
 	gauge := func(name, help string, value func() int) {
 		f.NewGaugeFunc(prometheus.GaugeOpts(opts(name, help)), func() float64 { return float64(value()) })
@@ -29,8 +30,9 @@ func newMetrics(r prometheus.Registerer, p *Peers) *metrics {
 	gauge("connected", "Other servers with a session to this one.", func() int { return len(p.Connected()) })
 	gauge("nodes", "Sessions of nodes at other servers.", p.attached)
 	return &metrics{
-		asked:    counter("dials_total", "Dials into nodes that this server sent to another one, by result."),
-		answered: counter("requests_total", "Dials into nodes that other servers sent to this one, by result."),
+		asked:    counter("dials_total", "Dials into nodes that this server sent to another one, by result.", "code"),
+		answered: counter("requests_total", "Dials into nodes that other servers sent to this one, by result.", "code"),
+		refused:  counter("refused_total", "Sessions of other servers that this one refused: too_many, or same_id if a server has the ID of this one.", "reason"),
 		passing:  f.NewGauge(prometheus.GaugeOpts(opts("streams", "Open streams into nodes for other servers."))),
 	}
 }

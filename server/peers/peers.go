@@ -40,6 +40,7 @@ import (
 	"github.com/hawser-project/hawser/auth"
 	"github.com/hawser-project/hawser/server"
 	"github.com/hawser-project/hawser/tunnel"
+	"github.com/hawser-project/hawser/tunnel/strangers"
 )
 
 const (
@@ -129,6 +130,8 @@ type Peers struct {
 	heard chan struct{} // closed once unheard is empty
 
 	followers server.Followers // of the other servers' nodes
+
+	refused strangers.LogLimiter // log lines about refused sessions
 
 	mu      sync.Mutex          // guards the following
 	waits   time.Time           // when a dial first waited for heard; zero if none has

@@ -63,10 +63,14 @@ func serverID(p tunnel.Peer) (string, error) {
 // to end.
 func (p *Peers) serve(ctx context.Context, s tunnel.Session, id string) {
 	defer func() { _ = s.Close() }() // its end is what matters
-	if !p.enter(s, id) {
+	if !p.enter() {
+		p.refuse(s, id, "too_many")
 		return
 	}
 	defer p.leave()
+	if id == p.cfg.ID {
+		p.refuse(s, id, "same_id") // its streams are rejected, so that it is told why
+	}
 	if many, ok := s.(interface{ SetMaxStreams(n int) }); ok {
 		many.SetMaxStreams(MaxStreams)
 	}
@@ -90,12 +94,19 @@ func (p *Peers) serve(ctx context.Context, s tunnel.Session, id string) {
 	_ = served() // its end is what matters
 }
 
-// enter reports whether one more server is admitted.
-func (p *Peers) enter(s tunnel.Session, id string) bool {
+// refuse counts a refused session, and logs it once a minute for each server.
+func (p *Peers) refuse(s tunnel.Session, id, reason string) {
+	p.metrics.refused.WithLabelValues(reason).Inc()
+	if more, ok := p.refused.Allow([2]string{id, reason}); ok {
+		p.log.Warn("session of another server refused", "server", id, "addr", s.Peer().Addr.String(), "reason", reason, "others", more)
+	}
+}
+
+// enter reports whether one more session is admitted.
+func (p *Peers) enter() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.served >= maxServed {
-		p.log.Warn("too many sessions of other servers", "server", id, "addr", s.Peer().Addr.String(), "limit", maxServed)
 		return false
 	}
 	p.served++
