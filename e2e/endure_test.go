@@ -1,5 +1,5 @@
-// Streams that outlive their connections: logs, a port-forward and a terminal,
-// while the node's link is cut in every way there is, over each transport.
+// Streams that outlive their connections: logs, a port-forward and a terminal, and how each
+// proves that no byte was lost.
 
 package e2e
 
@@ -28,48 +28,6 @@ import (
 	"github.com/hawser-project/hawser/cmd/lab"
 	"github.com/hawser-project/hawser/e2e/await"
 )
-
-// cutsScript is 200 cuts of all kinds, ten of which are blackholes of five
-// seconds.
-const cutsScript = `
-seed %d
-at 1s   cuts 95 between 50ms..600ms kinds rst,blackhole,rebind,move for 50ms..500ms on node-1
-at 100s cuts 10 between 100ms..1s kinds blackhole for 5s on node-1
-at 170s cuts 95 between 50ms..600ms kinds rst,blackhole,rebind,move for 50ms..500ms on node-1
-`
-
-// Nothing that a stream carries is lost or comes twice, whatever happens to the
-// node's link, and whoever uses it notices nothing but a pause.
-func TestCuts(t *testing.T) {
-	t.Parallel()
-	// Not side by side: such parts start after all other tests, and this one takes the longest.
-	for i, transport := range resuming {
-		t.Run(transport, func(t *testing.T) {
-			if !netnsHere(t) {
-				t.Skip("cutting links takes network namespaces")
-			}
-			c := startUp(t, "--nodes", "1", "--netns", "--agent-arg=--transport="+transport)
-			loads := startLoads(t, c)
-			c.suffer(t, fmt.Sprintf(cutsScript, i+1))
-			loads.finish(t)
-		})
-	}
-}
-
-// suffer runs a script of faults on the cluster's links.
-func (c *cluster) suffer(t *testing.T, text string) {
-	t.Helper()
-	script, err := lab.ParseScript(text)
-	if err != nil {
-		t.Fatal(err)
-	}
-	l := c.lab(t)
-	faults := 0
-	if err := script.Run(t.Context(), l, func(lab.Event) { faults++ }); err != nil {
-		t.Fatal(err)
-	}
-	t.Logf("%d faults", faults)
-}
 
 // lab gives access to the cluster's links until the test ends.
 func (c *cluster) lab(t *testing.T) *lab.Lab {
