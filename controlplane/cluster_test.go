@@ -84,7 +84,7 @@ func startClusterIn(t *testing.T, dir string, change ...func(*apiserver.Config))
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &cluster{t: t, host: "https://" + l.Addr().String(), ca: keys.Path(pki.CA, false), keys: keys, writers: &writers{last: map[string]string{}}}
+	c := &cluster{t: t, host: "https://" + l.Addr().String(), ca: keys.Path(pki.CA, false), keys: keys, writers: &writers{last: map[string]string{}, refused: map[string]bool{}}}
 	t.Cleanup(func() { c.writers.check(t) })
 	known := kubeauth.NewObjects()
 	names := &keeper{}

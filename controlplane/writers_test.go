@@ -16,16 +16,22 @@ import (
 type writers struct {
 	mu   sync.Mutex
 	last map[string]string // guarded by mu
+	// refused is what controllers asked that their roles do not grant.
+	refused map[string]bool // guarded by mu
 }
 
-// note notes who writes.
+// note notes who writes, and who asks what roles do not grant.
 func (w *writers) note(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		refused := asked(r)
+		w.mu.Lock()
 		if r.Method != http.MethodGet {
-			w.mu.Lock()
 			w.last[r.UserAgent()] = r.Method + " " + r.URL.Path
-			w.mu.Unlock()
 		}
+		if refused != "" {
+			w.refused[refused] = true
+		}
+		w.mu.Unlock()
 		next.ServeHTTP(rw, r)
 	})
 }
@@ -36,6 +42,9 @@ func (w *writers) check(t *testing.T) {
 	t.Helper()
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	for text := range w.refused {
+		t.Error(text)
+	}
 	for agent, last := range w.last {
 		name, ok := strings.CutPrefix(agent, rest.DefaultKubernetesUserAgent()+"/")
 		switch {

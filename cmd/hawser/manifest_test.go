@@ -189,23 +189,33 @@ func TestManifestCCMPods(t *testing.T) {
 }
 
 // TestManifestRBAC: a hub may read Services and their endpoints only if it is to listen for
-// them, and write the Lease of an election only if it is to take part in one.
+// them, write the Lease of an election only if it is to take part in one, and what a
+// controller needs only if it is to run it.
 func TestManifestRBAC(t *testing.T) {
-	for option, granted := range map[string][]string{
-		forBalancers: {"endpointslices", "- services\n"}, forControllers: {"- " + besideLease + "\n"},
+	const lifecycleLease, approves, cleaner, node = "- hawser-node-lifecycle\n", "- kubernetes.io/kubelet-serving\n", "name: system:controller:token-cleaner\n", "  name: system:controller:node-controller\n"
+	all := []string{"endpointslices", "- services\n", "- " + besideLease + "\n", lifecycleLease, approves, cleaner, node}
+	for _, tc := range []struct {
+		args, granted []string
+	}{
+		{nil, nil},
+		{[]string{"--load-balancers"}, []string{"endpointslices", "- services\n"}},
+		{[]string{"--controllers=nodelifecycle,node-ipam-controller"}, []string{"- " + besideLease + "\n", lifecycleLease, node}},
+		{[]string{"--controllers=csrapproving,tokencleaner"}, []string{"- " + besideLease + "\n", approves, cleaner}},
 	} {
-		for _, given := range []bool{false, true} {
-			var out bytes.Buffer
-			cmd := newManifest()
-			cmd.SetArgs([]string{"rbac", fmt.Sprintf("--%s=%v", option, given)})
-			cmd.SetOut(&out)
-			if err := cmd.Execute(); err != nil {
-				t.Fatal(err)
+		var out bytes.Buffer
+		cmd := newManifest()
+		cmd.SetArgs(append([]string{"rbac"}, tc.args...))
+		cmd.SetOut(&out)
+		if err := cmd.Execute(); err != nil {
+			t.Fatal(err)
+		}
+		for _, text := range all {
+			want := 0
+			if slices.Contains(tc.granted, text) {
+				want = 1
 			}
-			for _, text := range granted {
-				if strings.Contains(out.String(), text) != given {
-					t.Errorf("--%s=%v: %s\n%s", option, given, text, out.String())
-				}
+			if got := strings.Count(out.String(), text); got != want {
+				t.Errorf("%q: %s is there %d times, want %d\n%s", tc.args, text, got, want, out.String())
 			}
 		}
 	}

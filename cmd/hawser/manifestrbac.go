@@ -3,6 +3,7 @@
 package main
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 
@@ -14,6 +15,7 @@ import (
 
 	"github.com/hawser-project/hawser/auth"
 	"github.com/hawser-project/hawser/auth/nodekeys"
+	"github.com/hawser-project/hawser/controlplane"
 	"github.com/hawser-project/hawser/controlplane/apiserver"
 	"github.com/hawser-project/hawser/controlplane/servers"
 )
@@ -29,20 +31,48 @@ const (
 )
 
 func newManifestRBAC() *cobra.Command {
-	namespace, given := hubSystem, map[string]*bool{"": new(bool)}
-	*given[""] = true
+	namespace, balances, chosen := hubSystem, false, []string(nil)
 	cmd := &cobra.Command{
 		Use: "rbac", Short: "The service account of a hub and what it may do, and no more",
+		Long: "Prints the service account of a hub and its roles. With --controllers it also binds the roles that\n" +
+			"Kubernetes has for these controllers, system:controller:… and system:kube-scheduler, to the account.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			granted := slices.DeleteFunc(permits(), func(p permit) bool { return !*given[p.option] })
-			return printObjects(cmd.OutOrStdout(), rbacObjects(namespace, granted)...)
+			if err := controlplane.CheckEnabled(chosen); err != nil {
+				return fmt.Errorf("--%w", err)
+			}
+			runs := func(name string) bool { return len(chosen) > 0 && (name == "" || controlplane.Selected(chosen, name)) }
+			granted := slices.DeleteFunc(permits(), func(p permit) bool {
+				return p.option == forBalancers && !balances || p.option == forControllers && !runs(p.controller)
+			})
+			objects := rbacObjects(namespace, granted)
+			for _, name := range slices.DeleteFunc(controlplane.Names(), func(name string) bool { return !runs(name) }) {
+				objects = append(objects, boundRole(namespace, controlplane.RoleOf(name), objects)...)
+			}
+			return printObjects(cmd.OutOrStdout(), objects...)
 		},
 	}
 	cmd.Flags().StringVarP(&namespace, "namespace", "n", namespace, "namespace of the hub's service account")
-	given[forBalancers] = cmd.Flags().Bool(forBalancers, false, "for a hub with --load-balancer-addresses: also what it needs to listen for Services")
-	given[forControllers] = cmd.Flags().Bool(forControllers, false, "for a hub with --controllers: also the Lease by which hubs elect a leader; bind the roles system:controller:… of those controllers yourself")
+	cmd.Flags().BoolVar(&balances, forBalancers, false, "for a hub with --load-balancer-addresses: also what it needs to listen for Services")
+	cmd.Flags().StringSliceVar(&chosen, forControllers, nil, "for a hub with --controllers of this value: also what these need, and the Lease by which hubs elect a leader")
 	return cmd
+}
+
+// boundRole binds Kubernetes' role of a controller to a hub, unless that is among those that
+// there are.
+func boundRole(namespace string, role controlplane.Role, there []runtime.Object) []runtime.Object {
+	meta := metav1.ObjectMeta{Namespace: role.Namespace, Name: hubAccount + ":" + role.Name}
+	if role.Name == "" || slices.ContainsFunc(there, func(o runtime.Object) bool {
+		had, ok := o.(metav1.Object)
+		return ok && had.GetName() == meta.Name
+	}) {
+		return nil
+	}
+	account := []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: namespace, Name: hubAccount}}
+	if role.Namespace != "" {
+		return []runtime.Object{&rbacv1.RoleBinding{ObjectMeta: meta, Subjects: account, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: role.Name}}}
+	}
+	return []runtime.Object{&rbacv1.ClusterRoleBinding{ObjectMeta: meta, Subjects: account, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role.Name}}}
 }
 
 // rbacObjects are a service account with these permits, and what it finds there: its

@@ -20,8 +20,9 @@ import (
 	"github.com/hawser-project/hawser/controlplane/servers"
 )
 
-// grantCommand gives a hub all that it needs, also where somebody has edited its roles.
-const grantCommand = "hawser manifest rbac | kubectl apply --server-side --force-conflicts -f -"
+// grantCommand gives a hub all that it needs, also where somebody has edited its roles. It
+// has the options of hawser manifest rbac: roles that are applied are all that there is.
+const grantCommand = "hawser manifest rbac%s | kubectl apply --server-side --force-conflicts -f -"
 
 // A permit is a rule of the hub's roles.
 type permit struct {
@@ -33,6 +34,8 @@ type permit struct {
 	names     []string // of objects; none means all
 	// option is the flag of hawser manifest rbac that grants it; empty means always granted.
 	option string
+	// controller is who needs it, of those that the flag names; empty means each of them.
+	controller string
 	// needed says whether a hub of these flags needs it; nil means that every one does.
 	needed func(*serverOptions) bool
 }
@@ -43,15 +46,20 @@ const (
 	forControllers = "controllers"
 )
 
-// permits are the hub's, without what controllers that are asked for by name do: each has a
-// role system:controller:… in every cluster.
+// balances says whether a hub listens for Services.
+func (o *serverOptions) balances() bool { return len(o.balancers.addrs) > 0 }
+
+// elects says whether a hub takes part in an election.
+func (o *serverOptions) elects() bool {
+	return o.controllers.elect && !slices.Equal(o.controllers.enabled, besideControllers)
+}
+
+// permits are the hub's, without those of Kubernetes' role of a controller that is asked for
+// by name.
 func permits() []permit {
 	health := func(o *serverOptions) bool { return controlplane.Selected(o.controllers.enabled, besideControllers[0]) }
-	balances := func(o *serverOptions) bool { return len(o.balancers.addrs) > 0 }
-	elects := func(o *serverOptions) bool {
-		return o.controllers.elect && !slices.Equal(o.controllers.enabled, besideControllers)
-	}
-	return []permit{
+	balances, elects := (*serverOptions).balances, (*serverOptions).elects
+	return append(forChosen(), []permit{
 		{feature: "routes to nodes by address", resource: "nodes", verbs: []string{"get", "list", "watch"}},
 		{feature: "the conditions of tunnels", resource: "nodes/status", verbs: []string{"patch"}, needed: health},
 		{feature: "events about tunnels and routes", resource: "events", verbs: []string{"create", "patch"}, namespace: metav1.NamespaceDefault},
@@ -60,6 +68,7 @@ func permits() []permit {
 		{feature: "events about load balancers", resource: "events", verbs: []string{"create", "patch"}, option: forBalancers, needed: balances},
 		{feature: "the election of a leader", group: "coordination.k8s.io", resource: "leases", verbs: []string{"create"}, namespace: leader.DefaultNamespace, option: forControllers, needed: elects},
 		{feature: "the election of a leader", group: "coordination.k8s.io", resource: "leases", verbs: []string{"get", "update"}, namespace: leader.DefaultNamespace, names: []string{besideLease}, option: forControllers, needed: elects},
+		{feature: "events of the election", resource: "events", verbs: []string{"create", "patch"}, namespace: leader.DefaultNamespace, option: forControllers, needed: elects},
 		{feature: "admission and revocation of nodes", resource: "namespaces", verbs: []string{"get"}, names: []string{nodekeys.Namespace}},
 		{feature: "admission and revocation of nodes", resource: "configmaps", verbs: []string{"get", "list", "watch", "create", "update", "delete"}, namespace: nodekeys.Namespace},
 		{feature: "other hubs, and telling a copy of a hub's data directory", group: "coordination.k8s.io", resource: "leases", verbs: []string{"get", "list", "watch", "create", "update", "delete"}, namespace: servers.Namespace},
@@ -70,7 +79,21 @@ func permits() []permit {
 		},
 		{feature: "metrics and the status page for those who may see them", group: "authentication.k8s.io", resource: "tokenreviews", verbs: []string{"create"}},
 		{feature: "metrics and the status page for those who may see them", group: "authorization.k8s.io", resource: "subjectaccessreviews", verbs: []string{"create"}},
+	}...)
+}
+
+// forChosen is what the roles of Kubernetes lack for controllers that are asked for by name.
+func forChosen() (all []permit) {
+	for _, name := range controlplane.Names() {
+		for _, r := range controlplane.RoleOf(name).More {
+			all = append(all, permit{
+				feature: name, group: r.APIGroups[0], resource: r.Resources[0], verbs: r.Verbs, namespace: r.Namespace, names: r.ResourceNames,
+				option: forControllers, controller: name,
+				needed: func(o *serverOptions) bool { return controlplane.Selected(o.controllers.enabled, name) },
+			})
+		}
 	}
+	return all
 }
 
 // reviews are the questions whether the permit is there.
@@ -108,18 +131,22 @@ func tellRefused(ctx context.Context, o *serverOptions, api kubernetes.Interface
 				return
 			}
 			if !answer.Status.Allowed {
-				log.Warn("the cluster refuses the hub a permission", "verb", r.Verb, "resource", p.object(), "without", p.feature, "grant", p.grant())
+				log.Warn("the cluster refuses the hub a permission", "verb", r.Verb, "resource", p.object(), "without", p.feature, "grant", o.grant())
 			}
 		}
 	}
 }
 
-// grant is the command that grants it.
-func (p *permit) grant() string {
-	if p.option != "" {
-		return strings.Replace(grantCommand, "manifest rbac", "manifest rbac --"+p.option, 1)
+// grant is the command that grants a hub of these flags what it needs.
+func (o *serverOptions) grant() string {
+	options := ""
+	if o.balances() {
+		options += " --" + forBalancers
 	}
-	return grantCommand
+	if !slices.Equal(o.controllers.enabled, besideControllers) {
+		options += " --" + forControllers + "=" + strings.Join(o.controllers.enabled, ",")
+	}
+	return fmt.Sprintf(grantCommand, options)
 }
 
 // object is what the permit is about, for people.
