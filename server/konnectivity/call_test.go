@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/status"
@@ -426,4 +427,36 @@ func feed(t *testing.T, packets []*client.Packet) {
 	if n := s.conns.Load(); n != 0 || c.owing != 0 || c.live != 0 || len(c.dials)+len(c.open) != 0 {
 		t.Errorf("%d connections are left, %d owing, %d live", n, c.owing, c.live)
 	}
+}
+
+// TestCallsOfOneClient: a client may make all its calls on one gRPC connection, as many as
+// the server has.
+func TestCallsOfOneClient(t *testing.T) {
+	const calls = 300
+	onFront(t, Config{MaxCalls: calls}, func(t *testing.T, h *harness) {
+		conn, err := grpc.NewClient("passthrough:///front", h.options()...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = conn.Close() }()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		for i := range calls {
+			stream, err := client.NewProxyServiceClient(conn).Proxy(ctx)
+			if err != nil {
+				t.Fatalf("call %d: %v", i, err)
+			}
+			r := rawClient{t: t, stream: stream}
+			r.dial(int64(i) + 1)
+			defer func(far *memnet.Conn) { _ = far.Close() }(h.target())
+		}
+		stream, err := client.NewProxyServiceClient(conn).Proxy(ctx)
+		if err == nil {
+			_, err = stream.Recv()
+		}
+		if status.Code(err) != codes.ResourceExhausted {
+			t.Errorf("one call more: %v", err)
+		}
+		cancel()
+	})
 }

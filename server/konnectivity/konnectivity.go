@@ -4,7 +4,7 @@
 //
 // The mental model: a call is one gRPC stream, ProxyService.Proxy, and carries any number
 // of connections, each to one target. konnectivity-client makes a call, and a gRPC
-// connection, for each of its own.
+// connection, for each of its own. Other clients may make all their calls on one.
 //
 // The protocol has no flow control for a connection. While a client does not read, the
 // targets of that call are not read. Data for a target is queued here, up to 1 MiB. If
@@ -54,9 +54,12 @@ const (
 	DefaultMaxCalls = 16 << 10
 	// DefaultMaxConns bounds the connections of all its calls.
 	DefaultMaxConns = 32 << 10
-	// maxCallConns bounds the connections of one call, and maxTransportCalls the calls of one
-	// gRPC connection.
-	maxCallConns, maxTransportCalls = 1024, 128
+	// maxCallConns bounds the connections of one call.
+	maxCallConns = 1024
+	// maxTransportCalls bounds the calls of one gRPC connection. A call above it waits and is
+	// not told why, while one above MaxCalls is refused; so this is more than that. A client
+	// may make all its calls on one gRPC connection.
+	maxTransportCalls = 2 * DefaultMaxCalls
 	// maxPacket bounds a packet from a client in bytes: gRPC's default, which clients may
 	// use. A packet to a client has at most 64 KiB.
 	maxPacket = 4 << 20
