@@ -22,6 +22,9 @@ import (
 	"github.com/hawser-project/hawser/tunnel/carrier"
 )
 
+// connectPort is where CONNECT is served.
+const connectPort = 8131
+
 // A frontOption says where one kind of front end listens: --KIND-port and --KIND-uds.
 type frontOption struct {
 	kind, label string // the label is of metrics and logs, before "tls" and "unix"
@@ -36,7 +39,7 @@ type frontOptions struct{ connect, konnectivity frontOption }
 func (o *frontOptions) addFlags(f *pflag.FlagSet) {
 	o.connect = frontOption{kind: "connect", alpn: "http/1.1"}
 	o.konnectivity = frontOption{kind: "konnectivity", label: "konnectivity-", alpn: "h2"}
-	f.IntVar(&o.connect.port, "connect-port", 8131, "port of the HTTP CONNECT front end (mutual TLS); 0 turns it off")
+	f.IntVar(&o.connect.port, "connect-port", connectPort, "port of the HTTP CONNECT front end (mutual TLS); 0 turns it off")
 	f.StringVar(&o.connect.uds, "connect-uds", "", "unix socket of the HTTP CONNECT front end (mode 0600)")
 	f.IntVar(&o.konnectivity.port, "konnectivity-port", 0, "port of the front end that speaks konnectivity's gRPC (mutual TLS); 0 turns it off")
 	f.StringVar(&o.konnectivity.uds, "konnectivity-uds", "", "unix socket of the front end that speaks konnectivity's gRPC (mode 0600)")

@@ -50,7 +50,8 @@ type podManifest struct {
 	addresses        []string // of the hub
 	replicas         int32    // of the hub
 	kubeconfig       string   // of a static pod of the hub
-	server, caHash   string   // for agents
+	servers          []string // for agents: the hubs
+	caHash           string   // for agents
 	allow            []string // for agents: --allow-target
 }
 
@@ -130,6 +131,9 @@ func asRoot() *corev1.PodSecurityContext {
 // hub is a StatefulSet: a hub keeps its name and its keys, and has a directory of its own.
 func (m *podManifest) hub() []runtime.Object {
 	labels, user, yes := map[string]string{"app": hubAccount}, int64(hubUser), true
+	// At each mount a kubelet opens all that is in a volume to the group. The hub's directory
+	// is for its user alone, so that is to be done at the first mount, when it is empty.
+	once := corev1.FSGroupChangeOnRootMismatch
 	meta := metav1.ObjectMeta{Namespace: m.namespace, Name: hubAccount, Labels: labels}
 	return []runtime.Object{
 		&corev1.ConfigMap{ObjectMeta: meta, Data: map[string]string{"kubeconfig": hubKubeconfig}},
@@ -143,7 +147,7 @@ func (m *podManifest) hub() []runtime.Object {
 			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: corev1.PodSpec{
 				ServiceAccountName: hubAccount, Containers: []corev1.Container{m.hubContainer()},
 				SecurityContext: &corev1.PodSecurityContext{
-					RunAsNonRoot: &yes, RunAsUser: &user, RunAsGroup: &user, FSGroup: &user,
+					RunAsNonRoot: &yes, RunAsUser: &user, RunAsGroup: &user, FSGroup: &user, FSGroupChangePolicy: &once,
 					SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
 				},
 				TopologySpreadConstraints: []corev1.TopologySpreadConstraint{{
@@ -157,6 +161,7 @@ func (m *podManifest) hub() []runtime.Object {
 		&corev1.Service{ObjectMeta: meta, Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, Selector: labels, Ports: []corev1.ServicePort{
 			{Name: "tunnel", Port: besidePort, TargetPort: intstr.FromString("tunnel")},
 			{Name: "tunnel-quic", Port: besidePort, Protocol: corev1.ProtocolUDP, TargetPort: intstr.FromString("tunnel-quic")},
+			{Name: "connect", Port: connectPort, TargetPort: intstr.FromString("connect")},
 		}}},
 	}
 }
@@ -165,16 +170,16 @@ func (m *podManifest) hub() []runtime.Object {
 func (m *podManifest) hubContainer() corev1.Container {
 	c := m.container(m.command("--kubeconfig=/etc/hawser/kubeconfig", "--data-dir=/var/lib/hawser/hub", "--server-id=$(POD_NAME)", "--advertise-address=$(POD_IP)"),
 		corev1.VolumeMount{Name: "kubeconfig", MountPath: "/etc/hawser", ReadOnly: true}, corev1.VolumeMount{Name: "data", MountPath: "/var/lib/hawser"})
-	c.Ports = append(c.Ports, corev1.ContainerPort{Name: "connect", ContainerPort: 8131})
+	c.Ports = append(c.Ports, corev1.ContainerPort{Name: "connect", ContainerPort: connectPort})
 	for _, v := range [][2]string{{"POD_NAME", "metadata.name"}, {"POD_IP", "status.podIP"}} {
 		c.Env = append(c.Env, corev1.EnvVar{Name: v[0], ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: v[1]}}})
 	}
 	return c
 }
 
-// staticHub is on the machine of an API server, which reaches it by a unix socket.
+// staticHub is on the machine of an API server, which reaches it by either unix socket.
 func (m *podManifest) staticHub() *corev1.Pod {
-	container := m.container(m.command("--kubeconfig="+m.kubeconfig, "--data-dir=/var/lib/hawser/hub", "--connect-port=0", "--connect-uds=/run/hawser/connect.sock"),
+	container := m.container(m.command("--kubeconfig="+m.kubeconfig, "--data-dir=/var/lib/hawser/hub", "--connect-port=0", "--connect-uds=/run/hawser/connect.sock", "--konnectivity-uds=/run/hawser/konnectivity.sock"),
 		corev1.VolumeMount{Name: "kubeconfig", MountPath: m.kubeconfig, ReadOnly: true},
 		corev1.VolumeMount{Name: "data", MountPath: "/var/lib/hawser"}, corev1.VolumeMount{Name: "run", MountPath: "/run/hawser"})
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: hubAccount}, Spec: corev1.PodSpec{
@@ -207,7 +212,7 @@ func newManifestAgent() *cobra.Command {
 			return printObjects(cmd.OutOrStdout(), m.agents())
 		},
 	})
-	cmd.Flags().StringVar(&m.server, "server", "", "URL of the hub, https://HOST:PORT (required)")
+	cmd.Flags().StringSliceVar(&m.servers, "server", nil, "URL of the hub, https://HOST:PORT, or of several (required)")
 	cmd.Flags().StringVar(&m.caHash, "discovery-token-ca-cert-hash", "", "hash of the cluster's authority, sha256:HEX (required)")
 	cmd.Flags().StringSliceVar(&m.allow, "allow-target", nil, "what else than the kubelet the server may reach at these nodes (hawser-agent --allow-target), such as the range of services")
 	return cmd
@@ -217,8 +222,13 @@ func (m *podManifest) checkAgent() error {
 	if m.image == "" {
 		return errors.New("--image is required: an image with hawser-agent in its PATH")
 	}
-	if _, err := setup.ServerAddress(m.server); err != nil {
-		return fmt.Errorf("--server %w, the address of the hub", err)
+	if len(m.servers) == 0 {
+		return errors.New("--server is required: https://HOST:PORT, the address of the hub")
+	}
+	for _, server := range m.servers {
+		if _, err := setup.ServerAddress(server); err != nil {
+			return fmt.Errorf("--server %w, the address of the hub", err)
+		}
 	}
 	if pins, err := bootstrap.ParsePins(m.caHash); err != nil || len(pins) == 0 {
 		return fmt.Errorf("--discovery-token-ca-cert-hash %q: want sha256:HEX with 64 digits, as kubeadm token create --print-join-command prints it", m.caHash)
@@ -234,7 +244,7 @@ func (m *podManifest) agent(name string, token corev1.VolumeSource) corev1.PodSp
 	container := corev1.Container{
 		Name: "agent", Image: m.image,
 		Command: []string{
-			"hawser-agent", "--server=" + m.server, "--discovery-token-ca-cert-hash=" + m.caHash, "--token-file=/etc/hawser/token",
+			"hawser-agent", "--server=" + strings.Join(m.servers, ","), "--discovery-token-ca-cert-hash=" + m.caHash, "--token-file=/etc/hawser/token",
 			"--data-dir=/var/lib/hawser-agent/data", "--node-name=" + name, "--kubelet=https://127.0.0.1:10250",
 		},
 		SecurityContext: confined(),

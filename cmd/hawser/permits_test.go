@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -138,7 +139,7 @@ func TestManifestsDecode(t *testing.T) {
 	agent := []string{"--image=i", "--server=https://hub:8132", "--discovery-token-ca-cert-hash=" + someHash, "--allow-target=10.96.0.0/12"}
 	for name, args := range map[string][]string{
 		"rbac": {"rbac"}, "rbac of all": {"rbac", "--controllers=*"}, "ccm": {"ccm"}, "ccm's pods": {"ccm", "--image=i", "--replicas=2"}, "server": {"server", "--image=i", "--address=hub.example.net"}, "servers": {"server", "--image=i", "--replicas=3"}, "static server": {"server", "--image=i", "--static-pod"},
-		"agent": slices.Concat([]string{"agent"}, agent), "static agent": slices.Concat([]string{"agent", "--static-pod"}, agent),
+		"agents of several": slices.Concat([]string{"agent"}, agent, []string{"--server=https://hub-2:8132,https://hub-3"}), "agent": slices.Concat([]string{"agent"}, agent), "static agent": slices.Concat([]string{"agent", "--static-pod"}, agent),
 	} {
 		var out bytes.Buffer
 		cmd := newManifest()
@@ -172,6 +173,7 @@ func TestManifestsDecode(t *testing.T) {
 		{"server"},
 		{"server", "--image=i", "--replicas=0"},
 		{"agent", "--image=i"},
+		{"agent", "--image=i", "--server=https://hub:8132,hub-2", "--discovery-token-ca-cert-hash=" + someHash},
 		{"agent", "--image=i", "--server=https://hub:8132"},
 		{"agent", "--image=i", "--server=https://hub:8132", "--discovery-token-ca-cert-hash=sha256:00"},
 		{"agent", "--image=i", "--server=https://hub:8132", "--discovery-token-ca-cert-hash=" + someHash, "--allow-target=all"},
@@ -189,7 +191,7 @@ func TestManifestsDecode(t *testing.T) {
 // run as root whatever the image says, with no capability, and write nowhere else. The join
 // token is readable for root alone, as the agent wants it.
 func TestPodsOfTheMachine(t *testing.T) {
-	m := podManifest{image: "i", server: "https://hub:8132", caHash: someHash, allow: []string{"10.96.0.0/12", "10.244.0.0/16"}, kubeconfig: "/k"}
+	m := podManifest{image: "i", servers: []string{"https://hub:8132"}, caHash: someHash, allow: []string{"10.96.0.0/12", "10.244.0.0/16"}, kubeconfig: "/k"}
 	agents := m.agents().Spec.Template.Spec
 	for name, spec := range map[string]corev1.PodSpec{"hub": m.staticHub().Spec, "agent": m.staticAgent().Spec, "agents": agents} {
 		if s := spec.SecurityContext; s == nil || s.RunAsUser == nil || *s.RunAsUser != 0 {
@@ -203,7 +205,43 @@ func TestPodsOfTheMachine(t *testing.T) {
 	if mode := agents.Volumes[0].Secret.DefaultMode; mode == nil || *mode != 0o400 {
 		t.Errorf("the token's mode is %v", mode)
 	}
+	m.servers = append(m.servers, "https://hub-2")
+	if args := m.agents().Spec.Template.Spec.Containers[0].Command; !slices.Contains(args, "--server=https://hub:8132,https://hub-2") {
+		t.Errorf("%q", args)
+	}
 	if args := agents.Containers[0].Command; !slices.Contains(args, "--allow-target=10.96.0.0/12,10.244.0.0/16") {
 		t.Errorf("%q", args)
+	}
+}
+
+// TestPodsOfHubs: a kubelet does not open the keys of a hub to the group of its volume, the
+// Service leads to both of its ports, and the pod beside an API server has both sockets.
+func TestPodsOfHubs(t *testing.T) {
+	m := podManifest{image: "i", replicas: 3, kubeconfig: "/k"}
+	ports := map[int32]bool{}
+	for _, o := range m.hub() {
+		switch o := o.(type) {
+		case *appsv1.StatefulSet:
+			s := o.Spec.Template.Spec.SecurityContext
+			if s.FSGroupChangePolicy == nil || *s.FSGroupChangePolicy != corev1.FSGroupChangeOnRootMismatch {
+				t.Errorf("the group of volumes is changed %v", s.FSGroupChangePolicy)
+			}
+			if mount, c := "/var/lib/hawser", o.Spec.Template.Spec.Containers[0]; !slices.Contains(c.Command, "--data-dir="+mount+"/hub") {
+				t.Errorf("the hub has no directory of its own below the volume's: %q", c.Command)
+			}
+		case *corev1.Service:
+			for _, p := range o.Spec.Ports {
+				ports[p.Port] = true
+			}
+		}
+	}
+	if !ports[besidePort] || !ports[connectPort] {
+		t.Errorf("the Service has the ports %v", ports)
+	}
+	c := m.staticHub().Spec.Containers[0]
+	for _, arg := range []string{"--connect-uds=/run/hawser/connect.sock", "--konnectivity-uds=/run/hawser/konnectivity.sock"} {
+		if !slices.Contains(c.Command, arg) {
+			t.Errorf("without %s: %q", arg, c.Command)
+		}
 	}
 }
