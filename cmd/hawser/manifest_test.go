@@ -221,6 +221,35 @@ func TestManifestRBAC(t *testing.T) {
 	}
 }
 
+// TestAgentsFollowAuthorities: nodes may read the ConfigMaps by which agents follow the
+// authorities of hubs, and of the cluster's server and clients.
+func TestAgentsFollowAuthorities(t *testing.T) {
+	may := map[string]bool{}
+	for _, o := range rbacObjects(hubSystem, permits()) {
+		switch o := o.(type) {
+		case *rbacv1.Role:
+			for _, r := range o.Rules {
+				for _, name := range r.ResourceNames {
+					may[o.Namespace+" "+o.Name+" "+strings.Join(r.Verbs, ",")+" "+name] = true
+				}
+			}
+		case *rbacv1.RoleBinding:
+			if o.Subjects[0].Kind == rbacv1.GroupKind {
+				may[o.Namespace+" "+o.RoleRef.Name+" to "+o.Subjects[0].Name] = true
+			}
+		}
+	}
+	for _, want := range []string{
+		"kube-public hawser-tunnel-readers get hawser-tunnel", "kube-public hawser-tunnel-readers to system:nodes",
+		"kube-system hawser-tunnel-readers get kube-root-ca.crt", "kube-system hawser-tunnel-readers get extension-apiserver-authentication",
+		"kube-system hawser-tunnel-readers to system:nodes",
+	} {
+		if !may[want] {
+			t.Errorf("%s is not there; there are %v", want, may)
+		}
+	}
+}
+
 // TestLeaseBeside: kube-controller-manager holds its Lease all the time, so that a hub that
 // stood for that one would never lead.
 func TestLeaseBeside(t *testing.T) {

@@ -24,7 +24,8 @@ const (
 	// hubSystem is the namespace of the hub's own pod, and hubAccount its service account
 	// and the name of its roles.
 	hubSystem, hubAccount = "hawser-system", "hawser-hub"
-	// hubReaders is the role by which agents find the hub's authority.
+	// hubReaders is the role by which agents find the hub's authority and follow those of the
+	// cluster.
 	hubReaders = "hawser-tunnel-readers"
 	// statusViewer is the role of those who may see the status page. An administrator binds it.
 	statusViewer = "system:status-viewer"
@@ -106,13 +107,19 @@ func rbacObjects(namespace string, all []permit) []runtime.Object {
 			&rbacv1.Role{ObjectMeta: meta(ns, hubAccount), Rules: rules[ns]},
 			&rbacv1.RoleBinding{ObjectMeta: meta(ns, hubAccount), Subjects: account, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: hubAccount}})
 	}
-	return append(objects,
-		&rbacv1.ClusterRole{ObjectMeta: meta("", statusViewer), Rules: []rbacv1.PolicyRule{{NonResourceURLs: []string{apiserver.StatusPath + "*"}, Verbs: []string{"get"}}}},
-		&rbacv1.Role{ObjectMeta: meta(hubNamespace, hubReaders), Rules: []rbacv1.PolicyRule{{
-			APIGroups: []string{""}, Resources: []string{"configmaps"}, ResourceNames: []string{hubName}, Verbs: []string{"get"},
-		}}},
-		&rbacv1.RoleBinding{
-			ObjectMeta: meta(hubNamespace, hubReaders), RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: hubReaders},
-			Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind, Name: auth.NodesGroup}},
-		})
+	objects = append(objects, &rbacv1.ClusterRole{ObjectMeta: meta("", statusViewer), Rules: []rbacv1.PolicyRule{{NonResourceURLs: []string{apiserver.StatusPath + "*"}, Verbs: []string{"get"}}}})
+	for _, read := range []struct {
+		namespace string
+		names     []string
+	}{{hubNamespace, []string{hubName}}, {metav1.NamespaceSystem, []string{"kube-root-ca.crt", clientsName}}} {
+		objects = append(objects,
+			&rbacv1.Role{ObjectMeta: meta(read.namespace, hubReaders), Rules: []rbacv1.PolicyRule{{
+				APIGroups: []string{""}, Resources: []string{"configmaps"}, ResourceNames: read.names, Verbs: []string{"get"},
+			}}},
+			&rbacv1.RoleBinding{
+				ObjectMeta: meta(read.namespace, hubReaders), RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: hubReaders},
+				Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind, Name: auth.NodesGroup}},
+			})
+	}
+	return objects
 }
