@@ -1,17 +1,62 @@
 package main
 
 import (
+	"bytes"
+	"flag"
 	"strings"
 	"testing"
+
+	"k8s.io/klog/v2"
 )
+
+// flagsOfKonnectivity are all that konnectivity-server has of its own. Source:
+// cmd/server/app/options/options.go of kubernetes-sigs/apiserver-network-proxy.
+const flagsOfKonnectivity = `
+server-cert server-key server-ca-cert cluster-cert cluster-key cluster-ca-cert mode uds-name delete-existing-uds-file
+server-port server-bind-address agent-port agent-bind-address admin-port admin-bind-address health-port
+health-bind-address keepalive-time frontend-keepalive-time enable-profiling enable-contention-profiling server-id
+server-count agent-namespace agent-service-account kubeconfig kubeconfig-qps kubeconfig-burst kube-api-content-type
+authentication-audience proxy-strategies cipher-suites tls-min-version xfr-channel-size frontend-write-channel-size
+enable-lease-controller lease-namespace lease-label graceful-shutdown-timeout backend-dial-timeout warn-on-channel-limit`
+
+// TestAllFlagsOfKonnectivity: each is known, also those of its log, of which it is said that
+// they do nothing.
+func TestAllFlagsOfKonnectivity(t *testing.T) {
+	known := newServer().Flags()
+	for _, name := range strings.Fields(flagsOfKonnectivity) {
+		if known.Lookup(name) == nil {
+			t.Errorf("--%s is not known", name)
+		}
+	}
+	var ofLog flag.FlagSet
+	klog.InitFlags(&ofLog)
+	ofLog.VisitAll(func(f *flag.Flag) {
+		name := strings.ReplaceAll(f.Name, "_", "-") // as konnectivity-server has them
+		if known.Lookup(name) == nil {
+			t.Errorf("--%s of the log is not known", name)
+		}
+	})
+	cmd := newServer()
+	var said bytes.Buffer
+	cmd.Flags().SetOutput(&said)
+	if err := cmd.ParseFlags([]string{"--logtostderr=true"}); err != nil || !strings.Contains(said.String(), "--logtostderr") || !strings.Contains(said.String(), "no counterpart") {
+		t.Errorf("%v, %q", err, said.String())
+	}
+}
 
 func TestFlagsOfKonnectivity(t *testing.T) {
 	tests := map[string]struct {
 		args []string
 		want string // in the error; empty means none
 	}{
-		"no counterpart":     {[]string{"--server-count=1"}, "--server-count of konnectivity-server has no counterpart here, leave it out"},
-		"without a value":    {[]string{"--delete-existing-uds-file", "--mode", "grpc"}, "--delete-existing-uds-file of konnectivity-server"},
+		"no counterpart":  {[]string{"--server-count=1"}, "--server-count of konnectivity-server has no counterpart here, leave it out"},
+		"without a value": {[]string{"--enable-profiling", "--mode", "grpc"}, "--enable-profiling of konnectivity-server"},
+		"what is so": {[]string{
+			"--delete-existing-uds-file", "--enable-profiling=false", "--enable-contention-profiling=false", "--proxy-strategies=destHost",
+			"--warn-on-channel-limit", "--tls-min-version=VersionTLS13", "--enable-lease-controller=false",
+		}, ""},
+		"what is not so":     {[]string{"--proxy-strategies=destHost,default"}, "--proxy-strategies of konnectivity-server"},
+		"its log":            {[]string{"--logtostderr=true", "--log-file=/var/log/konnectivity-server.log", "--log-file-max-size=0", "--alsologtostderr", "-v", "4", "--vmodule=server=5"}, ""},
 		"both, the same":     {[]string{"--server-port", "7000", "--konnectivity-port", "7000"}, ""},
 		"both, and not":      {[]string{"--server-port", "7000", "--konnectivity-port", "7001"}, "--server-port 7000 and --konnectivity-port 7001"},
 		"mode":               {[]string{"--mode", "x"}, `--mode "x": want grpc or http-connect`},
