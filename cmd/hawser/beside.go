@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/hawser-project/hawser/auth"
+	"github.com/hawser-project/hawser/auth/pki"
 	"github.com/hawser-project/hawser/controlplane"
 )
 
@@ -43,6 +44,7 @@ type besideOptions struct {
 	kubeconfig              string
 	healthPort              int
 	clientCA, agentCA       string
+	connectCA               string // of clients of the front ends; none means the hub's own
 	cert, key               string // of the tunnel; none means an authority of our own
 	kubeletCA               string
 	kubeletCert, kubeletKey string
@@ -53,13 +55,13 @@ type besideOptions struct {
 
 // onlyBeside are flags that say nothing without --kubeconfig.
 var onlyBeside = []string{
-	"health-port", "client-ca-file", "agent-ca", "tls-cert-file", "tls-private-key-file",
+	"health-port", "client-ca-file", "agent-ca", "connect-client-ca-file", "tls-cert-file", "tls-private-key-file",
 	"kubelet-certificate-authority", "kubelet-client-certificate", "kubelet-client-key",
 }
 
 // onlyEmbedded are flags of what does not run beside another API server.
 var onlyEmbedded = []string{
-	"egress-selector-config-file", "shutdown-delay-duration", "shutdown-send-retry-after",
+	"egress-selector-config-file", "shutdown-send-retry-after",
 	"etcd-servers", "etcd-cafile", "etcd-certfile", "etcd-keyfile",
 	"encryption-provider-config", "encryption-provider-config-automatic-reload",
 	"audit-policy-file", "audit-log-path", "audit-log-maxage", "audit-log-maxbackup", "audit-log-maxsize", "audit-log-format", "audit-log-mode",
@@ -77,6 +79,7 @@ func (o *besideOptions) addFlags(f *pflag.FlagSet) {
 	f.IntVar(&o.healthPort, "health-port", healthPort, "with --kubeconfig: port of /healthz, /readyz, /metrics and the status page (HTTPS); metrics and page are for those whom the cluster allows to read them")
 	f.StringVar(&o.clientCA, "client-ca-file", "", "with --kubeconfig: authorities of the nodes' certificates (default client-ca-file of ConfigMap "+clientsConfigMap+", which is followed)")
 	f.StringVar(&o.agentCA, "agent-ca", "", "with --kubeconfig: an authority of agents' certificates in place of the cluster's, none of which counts then")
+	f.StringVar(&o.connectCA, "connect-client-ca-file", "", "with --kubeconfig: authorities of the front ends' clients, in place of the hub's own, so that one certificate is good for several hubs; its subject is that of DATA-DIR/pki/"+pki.ConnectClient+".crt")
 	f.StringVar(&o.cert, "tls-cert-file", "", "with --kubeconfig: serving certificate of the tunnel, of an authority that agents believe, such as the cluster's (default one of an authority of its own in --data-dir, published in ConfigMap "+hubConfigMap+")")
 	f.StringVar(&o.key, "tls-private-key-file", "", "with --kubeconfig: key of --tls-cert-file")
 	f.StringVar(&o.kubeletCA, "kubelet-certificate-authority", "", "with --kubeconfig: authority of kubelets' serving certificates for the health probes (default they are not verified, and told nothing)")
@@ -169,7 +172,7 @@ func (o *besideOptions) checkHub(enabled []string) error {
 		return errors.New("--client-ca-file and --agent-ca: agents have certificates of one of them")
 	}
 	var files auth.Files
-	for flag, file := range map[string]string{"client-ca-file": o.clientCA, "agent-ca": o.agentCA, "kubelet-certificate-authority": o.kubeletCA} {
+	for flag, file := range map[string]string{"client-ca-file": o.clientCA, "agent-ca": o.agentCA, "connect-client-ca-file": o.connectCA, "kubelet-certificate-authority": o.kubeletCA} {
 		if file == "" {
 			continue
 		}
@@ -248,7 +251,7 @@ func (o *besideOptions) given(files *auth.Files, client *clientrest.Config) ([]a
 		}
 		all = append(all, e)
 	}
-	for name, file := range map[string]string{"kubelet-certificate-authority": o.kubeletCA, "agent-ca": o.agentCA, "client-ca-file": o.clientCA} {
+	for name, file := range map[string]string{"kubelet-certificate-authority": o.kubeletCA, "agent-ca": o.agentCA, "client-ca-file": o.clientCA, "connect-client-ca-file": o.connectCA} {
 		if file == "" {
 			continue
 		}

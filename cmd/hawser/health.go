@@ -155,6 +155,11 @@ func (b *hubBeside) pages() http.Handler {
 	healthz.InstallLivezHandler(m)
 	healthz.InstallReadyzHandler(m, healthz.NamedCheck("hub", func(*http.Request) error {
 		select {
+		case <-b.stopping:
+			return errors.New("the hub has been told to stop")
+		default:
+		}
+		select {
 		case <-b.ready:
 			return nil
 		default:

@@ -4,6 +4,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -46,6 +47,7 @@ type hubBeside struct {
 	ends        *auth.ExpiryWatch
 	health      *health
 	ready       chan struct{} // closed once all of it serves
+	stopping    chan struct{} // closed once it has been told to stop
 }
 
 // runBeside serves until ctx is done. Nothing of it is left when it returns.
@@ -61,7 +63,7 @@ func runBeside(ctx context.Context, o *serverOptions, metrics prometheus.Registe
 	}
 	defer unlock()
 	h := &hubBeside{
-		o: o, client: client, files: &auth.Files{Log: log}, metrics: metrics, log: log, ready: make(chan struct{}),
+		o: o, client: client, files: &auth.Files{Log: log}, metrics: metrics, log: log, ready: make(chan struct{}), stopping: make(chan struct{}),
 	}
 	if h.api, err = kubernetes.NewForConfig(clientrest.AddUserAgent(clientrest.CopyConfig(client), "hub")); err != nil {
 		return fmt.Errorf("--kubeconfig: %w", err)
@@ -88,7 +90,27 @@ func runBeside(ctx context.Context, o *serverOptions, metrics prometheus.Registe
 	if err = h.join(ctx); err != nil {
 		return errors.Join(err, h.tunnels.close())
 	}
+	ctx, end := h.delayed(ctx)
+	defer end()
 	return h.run(ctx)
+}
+
+// delayed is done --shutdown-delay-duration after ctx: until then all goes on, but /readyz
+// fails, so that load balancers turn to other hubs. The caller calls end.
+func (h *hubBeside) delayed(ctx context.Context) (_ context.Context, end func()) {
+	longer, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() {
+		close(h.stopping)
+		select {
+		case <-time.After(h.o.shutdown.delay):
+			cancel()
+		case <-longer.Done():
+		}
+	})
+	return longer, func() {
+		stop()
+		cancel()
+	}
 }
 
 // open opens the ports of the tunnels.
@@ -117,8 +139,8 @@ func (h *hubBeside) open(ctx context.Context, t *tunnels) error {
 }
 
 // keyring is what the ports show and whom they believe: agents by the cluster's authority,
-// or by another that was named, other hubs by theirs, and clients of the front end by the
-// hub's own.
+// or by another that was named, other hubs by theirs, and clients of the front ends by
+// the hub's own, or by another as well.
 func (h *hubBeside) keyring(hubs *peerTrust) (*keyring, error) {
 	toHubs, err := h.files.KeyPair(h.keys.Path(pki.Hub, false), h.keys.Path(pki.Hub, true))
 	if err != nil {
@@ -141,12 +163,12 @@ func (h *hubBeside) keyring(hubs *peerTrust) (*keyring, error) {
 		}
 		pool = filePool(list)
 	}
-	own, err := h.files.Authorities(h.keys.Path(pki.ClientCA, false))
+	fronts, err := h.files.Authorities(cmp.Or(h.o.beside.connectCA, h.keys.Path(pki.ClientCA, false)))
 	if err != nil {
 		return nil, err
 	}
 	show := h.shown.GetCertificate
-	return &keyring{hubs.listener(auth.ServerTLS(show, pool), toHubs), own.ServerTLS(show)}, nil
+	return &keyring{hubs.listener(auth.ServerTLS(show, pool), toHubs), fronts.ServerTLS(show)}, nil
 }
 
 // join makes all that has to do with the cluster. It starts nothing.

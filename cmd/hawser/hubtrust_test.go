@@ -47,6 +47,7 @@ func TestWhoIsAnAgent(t *testing.T) {
 		{nil, false, ""},
 		{[]string{"--client-ca-file", file}, true, "named"},
 		{[]string{"--agent-ca", file}, true, "named"},
+		{[]string{"--connect-client-ca-file", file}, true, "cluster"},
 	} {
 		o, err := parse(t, append([]string{"--kubeconfig", "x"}, tc.args...)...)
 		if err != nil {
@@ -73,8 +74,9 @@ func TestWhoIsAnAgent(t *testing.T) {
 		if got := strings.Join(in, " "); got != tc.want {
 			t.Errorf("%q, published %t: agents of %q are let in, want %q", tc.args, tc.published, got, tc.want)
 		}
-		if !letsIn(t, ring.clients, own) || letsIn(t, ring.clients, cluster) {
-			t.Errorf("%q: the front end does not go by its own authority", tc.args)
+		shared := o.beside.connectCA != ""
+		if letsIn(t, ring.clients, own) == shared || letsIn(t, ring.clients, named) != shared || letsIn(t, ring.clients, cluster) {
+			t.Errorf("%q: the front end does not go by its own authority, or that of the flag", tc.args)
 		}
 	}
 }
