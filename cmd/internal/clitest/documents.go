@@ -52,6 +52,7 @@ var elsewhere = map[string]string{
 	"--token-file":                            "hawser-agent",
 	"--cloud-config":                          "hawser-ccm",
 	"--enable-aggregator-routing":             "kube-apiserver",
+	"--kubelet-preferred-address-types":       "kube-apiserver",
 	"--insecure-skip-tls-verify-backend":      "kubectl",
 }
 
