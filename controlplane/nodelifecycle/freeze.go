@@ -11,6 +11,10 @@ import (
 // unexplained labels a freeze whose reason was left empty.
 const unexplained = "Excused"
 
+// tellFreezeAgain is how often the event of a freeze that goes on is told again. An API server
+// keeps events for an hour (kube-apiserver --event-ttl), and who explains a node reads this one.
+const tellFreezeAgain = 30 * time.Minute
+
 // excused tells whether a node's silence is explained by something else. Only
 // Unknown is silence: a node that says it is not ready has been heard.
 func (c *Controller) excused(node *corev1.Node) bool {
@@ -36,9 +40,13 @@ func (r *run) consider(node *corev1.Node, rec *nodeRecord) bool {
 	if reason == "" {
 		reason = unexplained
 	}
-	if rec.frozen != reason || !rec.until.Equal(until) {
-		r.count(rec, reason, message, until)
+	now, fresh := time.Now(), rec.frozen != reason || !rec.until.Equal(until)
+	if fresh || now.Sub(rec.told) >= tellFreezeAgain {
+		rec.told = now
 		r.tell(node, corev1.EventTypeWarning, evictionFrozen, "No pod is evicted from node %s: %s: %s", node.Name, reason, message)
+	}
+	if fresh {
+		r.count(rec, reason, message, until)
 		r.log.Warn("evictions from the node are frozen", "node", node.Name, "reason", reason, "message", message)
 	}
 	return true

@@ -131,7 +131,6 @@ func TestFreeze(t *testing.T) {
 	})
 }
 
-// TestFreezeInLine: an excuse that comes between a pass and a node's turn counts.
 // TestFreezeEndsAtAnotherTime: what is said of the end of a freeze follows the evidence.
 func TestFreezeEndsAtAnotherTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -167,6 +166,32 @@ func TestFreezeEndsAtAnotherTime(t *testing.T) {
 	})
 }
 
+// TestFreezeIsToldAgain: the event of a long freeze is always younger than an API server keeps
+// events for. The freeze is begun once.
+func TestFreezeIsToldAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		e := excusing(w)
+		begun := 0
+		w.cfg.Frozen = func(_, _, _ string, _ time.Time) { begun++ }
+		w.add("z", named("n", 5)...)
+		w.silence("n01")
+		e.set("Autonomy", "kept for 12h0m0s", "n01")
+		w.start()
+		w.until(2 * time.Hour)
+		var times []string
+		for _, event := range w.told(evictionFrozen) {
+			at, _, _ := strings.Cut(event, " ")
+			times = append(times, at)
+		}
+		slices.Sort(times)
+		if want := []string{"1h0m45s", "1h30m45s", "30m45s", "45s"}; !slices.Equal(times, want) || begun != 1 {
+			t.Errorf("told at %v, want %v; begun %d times", times, want, begun)
+		}
+	})
+}
+
+// TestFreezeWhileQueued: an excuse that comes between a pass and a node's turn counts.
 func TestFreezeWhileQueued(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)

@@ -49,6 +49,7 @@ type nodeRecord struct {
 	settled bool        // a pass has dealt with the node
 	frozen  string      // why evictions are frozen; empty: they are not
 	until   time.Time   // when that ends, as far as it was told
+	told    time.Time   // when the event of the freeze was last told
 }
 
 // hear takes the node and its Lease (nil: none) as they are now and moves heard

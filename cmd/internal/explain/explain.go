@@ -152,6 +152,8 @@ type EventLine struct {
 	Reason  string    `json:"reason"`
 	Message string    `json:"message"`
 	Count   int32     `json:"count,omitempty"`
+
+	first time.Time // when it was told first, if that is known, or else At
 }
 
 // Explain makes the report of o.
@@ -243,6 +245,9 @@ func events(all []corev1.Event) []EventLine {
 				line.At = t
 			}
 		}
+		if line.first = e.FirstTimestamp.Time; line.first.IsZero() {
+			line.first = line.At
+		}
 		out = append(out, line)
 	}
 	slices.SortStableFunc(out, func(a, b EventLine) int {
@@ -257,7 +262,7 @@ func frozen(r *Report, all []EventLine) *Freeze {
 	if r.Ready == nil || r.Ready.Status != corev1.ConditionUnknown {
 		return nil
 	}
-	for _, e := range all {
+	for i, e := range all {
 		if e.At.Before(r.Ready.Since) {
 			return nil // of another time
 		}
@@ -265,7 +270,7 @@ func frozen(r *Report, all []EventLine) *Freeze {
 		case EvictionResumed:
 			return nil
 		case EvictionFrozen:
-			f := &Freeze{Message: e.Message, Since: e.At}
+			f := &Freeze{Message: e.Message, Since: frozenSince(r, e, all[i+1:])}
 			// No pod is evicted from node NAME: Reason: message
 			if _, rest, ok := strings.Cut(e.Message, "node "+r.Node+": "); ok {
 				f.Reason, f.Message, _ = strings.Cut(rest, ": ")
@@ -274,6 +279,21 @@ func frozen(r *Report, all []EventLine) *Freeze {
 		}
 	}
 	return nil
+}
+
+// frozenSince is since when the freeze of an event is. The event is told again while the freeze
+// goes on, and an event of an earlier one in the same words is counted with it.
+func frozenSince(r *Report, e EventLine, before []EventLine) time.Time {
+	since := e.first
+	if r.Ready.Since.After(since) {
+		since = r.Ready.Since
+	}
+	for _, other := range before {
+		if other.Reason == EvictionResumed && other.At.After(since) {
+			since = other.At
+		}
+	}
+	return since
 }
 
 // cause is the end of a condition's message, which says why; what comes before it

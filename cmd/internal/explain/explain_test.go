@@ -175,6 +175,19 @@ func TestFaults(t *testing.T) {
 			s.o.Node.Annotations = map[string]string{"node.hawser.dev/autonomy-duration": "12h"}
 			s.freeze("Autonomy", "kept for 12h0m0s")
 		}, AgentGone, []string{"Autonomy     12h, by annotation", "evictions are frozen since 2026-11-22T14:02:08Z: Autonomy: kept for 12h0m0s"}},
+		{"a freeze that was told again", func(s *scene) {
+			s.lost()
+			s.noTunnel("ConnectionClosed")
+			s.freeze("Autonomy", "kept for 12h0m0s")
+			s.o.Events[0].FirstTimestamp, s.o.Events[0].LastTimestamp, s.o.Events[0].Count = ago(3*time.Minute), ago(time.Second), 2
+		}, AgentGone, []string{"evictions are frozen since 2026-11-22T14:02:08Z: Autonomy: kept for 12h0m0s"}},
+		{"a freeze in the words of an earlier one", func(s *scene) {
+			s.lost()
+			s.noTunnel("ConnectionClosed")
+			s.freeze("Autonomy", "kept for 12h0m0s")
+			s.o.Events[0].FirstTimestamp, s.o.Events[0].Count = ago(20*time.Hour), 9
+			s.event("EvictionResumed", "Node node-1 is treated as any other again", 190*time.Second)
+		}, AgentGone, []string{"evictions are frozen since 2026-11-22T14:01:58Z: Autonomy: kept for 12h0m0s"}},
 		{"node component hangs", func(s *scene) { s.lost() }, NodeComponent, []string{"node component hangs", "the kubelet API answers, but heartbeats have stopped"}},
 		{"agent hangs but for its tunnel", func(s *scene) { s.lost(); s.path("False", "ProbeFailed", "no answer within 5s", time.Minute) }, NodeComponent, []string{"neither heartbeats nor the kubelet API", "ProbeFailed: no answer within 5s"}},
 		{"kubelet API does not answer", func(s *scene) { s.path("False", "ProbeFailed", "connection refused", time.Minute) }, KubeletAPI, []string{"logs, exec and port-forward fail", "connection refused"}},
