@@ -9,7 +9,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -20,7 +22,6 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
-	"github.com/hawser-project/hawser/auth/bootstrap"
 	"github.com/hawser-project/hawser/auth/pki/pkitest"
 	"github.com/hawser-project/hawser/e2e/await"
 )
@@ -28,9 +29,8 @@ import (
 // A kubeAPI is a kube-apiserver with a kube-controller-manager, on an etcd of three members.
 type kubeAPI struct {
 	*besideHub
-	ca     *pkitest.Authority // of servers, clients and kubelets
-	flags  []string           // of the API server, but for the egress selector
-	tokens int
+	ca    *pkitest.Authority // of servers, clients and kubelets
+	flags []string           // of the API server, but for the egress selector
 }
 
 // startKubeAPI runs one until the test ends. The hub beside it has its roles and is not
@@ -180,29 +180,6 @@ func (k *kubeAPI) admit(t *testing.T) {
 	must(t, err)
 }
 
-// token makes a bootstrap token as kubeadm token create does. What is told to nodes is
-// signed with it when token returns.
-func (k *kubeAPI) token(t *testing.T, id string) string {
-	t.Helper()
-	const secret = "0123456789abcdef"
-	_, err := k.client.CoreV1().Secrets("kube-system").Create(t.Context(), &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Name: "bootstrap-token-" + id}, Type: "bootstrap.kubernetes.io/token",
-		StringData: map[string]string{
-			"token-id": id, "token-secret": secret, "usage-bootstrap-authentication": "true", "usage-bootstrap-signing": "true",
-			"auth-extra-groups": "system:bootstrappers:kubeadm:default-node-token",
-		},
-	}, metav1.CreateOptions{})
-	must(t, err)
-	eventually(t, "cluster-info is signed", func() error {
-		m, err := k.client.CoreV1().ConfigMaps("kube-public").Get(t.Context(), "cluster-info", metav1.GetOptions{})
-		if err == nil && m.Data["jws-kubeconfig-"+id] == "" {
-			err = errNotYet
-		}
-		return err
-	})
-	return id + "." + secret
-}
-
 // adopts starts an agent that knows the hub's address, a token, and the hash that kubeadm
 // prints.
 func (k *kubeAPI) adopts(t *testing.T, name string, flags ...string) {
@@ -213,14 +190,19 @@ func (k *kubeAPI) adopts(t *testing.T, name string, flags ...string) {
 	run(t, append(append([]string{filepath.Join(under, "hawser-agent"), "--node-name", name, "--data-dir", dir}, k.toHub(t)...), flags...), filepath.Join(dir, "agent"))
 }
 
-// toHub are the flags by which an agent joins.
+// toHub are the flags by which an agent joins, as hawser prints them. What the cluster
+// publishes is signed with the token by then.
 func (k *kubeAPI) toHub(t *testing.T) []string {
 	t.Helper()
-	k.tokens++
-	return []string{
-		"--server", fmt.Sprintf("https://%s:%d", hubHost, k.port), "--token", k.token(t, fmt.Sprintf("aaaa%02d", k.tokens)),
-		"--discovery-token-ca-cert-hash", bootstrap.PinOf(k.ca.Cert).String(),
+	under, _ := bin(t)
+	words := k.joinCommand(t, filepath.Join(under, "hawser"), "--server", fmt.Sprintf("https://%s:%d", hubHost, k.port))
+	id, _, _ := strings.Cut(words[slices.Index(words, "--token")+1], ".")
+	info, err := k.client.CoreV1().ConfigMaps("kube-public").Get(t.Context(), "cluster-info", metav1.GetOptions{})
+	must(t, err)
+	if info.Data["jws-kubeconfig-"+id] == "" {
+		t.Error("the cluster has not signed what it publishes with a token that is there to be used")
 	}
+	return words[1:]
 }
 
 // kubeadmRoles are who may ask for a certificate, what is approved, and who may read how

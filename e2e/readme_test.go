@@ -20,6 +20,25 @@ import (
 // stays in the foreground: the next one begins when it has printed the text.
 func TestReadme(t *testing.T) {
 	t.Parallel()
+	needReadmePorts(t)
+	t.Run("alone", func(t *testing.T) { newcomer(t).does(t, "alone") })
+	t.Run("beside", func(t *testing.T) {
+		c := startUp(t, notOurs...)
+		newcomer(t, "KUBECONFIG="+c.kubeconfig()).does(t, "beside")
+	})
+	t.Run("ssh", func(t *testing.T) { newcomer(t).does(t, "ssh") })
+}
+
+// TestKubernetesReadme has the hub of README beside a cluster of Kubernetes' own programs.
+func TestKubernetesReadme(t *testing.T) {
+	k := startKubeAPI(t)
+	needReadmePorts(t)
+	newcomer(t, "KUBECONFIG="+k.kubeconfig()).does(t, "beside")
+}
+
+// needReadmePorts skips the test where a port of README's commands is taken.
+func needReadmePorts(t *testing.T) {
+	t.Helper()
 	for _, port := range []string{"6443", "8131", "8132", "8134"} {
 		l, err := net.Listen("tcp", ":"+port)
 		if err != nil {
@@ -27,12 +46,6 @@ func TestReadme(t *testing.T) {
 		}
 		_ = l.Close()
 	}
-	t.Run("alone", func(t *testing.T) { newcomer(t).does(t, "alone") })
-	t.Run("beside", func(t *testing.T) {
-		c := startUp(t, notOurs...)
-		newcomer(t, "KUBECONFIG="+c.kubeconfig()).does(t, "beside")
-	})
-	t.Run("ssh", func(t *testing.T) { newcomer(t).does(t, "ssh") })
 }
 
 // A reader types what README prints in a directory of its own.

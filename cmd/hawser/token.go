@@ -30,7 +30,12 @@ import (
 	"github.com/hawser-project/hawser/cmd/internal/setup"
 )
 
-const apiTimeout = 30 * time.Second
+const (
+	apiTimeout = 30 * time.Second
+	// signTimeout is how long kube-controller-manager may take to sign what the cluster
+	// publishes with a new token, and signLook how often that is looked at.
+	signTimeout, signLook = 10 * time.Second, 200 * time.Millisecond
+)
 
 func newToken() *cobra.Command {
 	token := &cobra.Command{
@@ -81,6 +86,7 @@ func createToken(ctx context.Context, out io.Writer, client kubernetes.Interface
 	if err != nil {
 		return err
 	}
+	awaitSigned(ctx, client, token[:6])
 	if !printJoin {
 		_, err = fmt.Fprintln(out, token)
 		return err
@@ -135,6 +141,7 @@ func makeToken(ctx context.Context, client kubernetes.Interface, ttl time.Durati
 		bootstrapapi.BootstrapTokenIDKey:               []byte(id),
 		bootstrapapi.BootstrapTokenSecretKey:           []byte(secret),
 		bootstrapapi.BootstrapTokenUsageAuthentication: []byte("true"),
+		bootstrapapi.BootstrapTokenUsageSigningKey:     []byte("true"),
 		bootstrapapi.BootstrapTokenExtraGroupsKey:      []byte(kubeauth.JoinGroup),
 	}
 	if site != "" {
@@ -152,6 +159,20 @@ func makeToken(ctx context.Context, client kubernetes.Interface, ttl time.Durati
 		return "", fmt.Errorf("store the token: %w", err)
 	}
 	return token, nil
+}
+
+// awaitSigned waits until what the cluster publishes for joining nodes is signed with a
+// token, as agents that see no CA need it. It returns at once where nothing is published, and
+// after signTimeout where nobody signs: an agent says what it lacks.
+func awaitSigned(ctx context.Context, client kubernetes.Interface, id string) {
+	ctx, cancel := context.WithTimeout(ctx, signTimeout)
+	defer cancel()
+	for {
+		info, err := client.CoreV1().ConfigMaps(metav1.NamespacePublic).Get(ctx, bootstrapapi.ConfigMapClusterInfo, metav1.GetOptions{})
+		if err != nil || info.Data[bootstrapapi.JWSSignatureKeyPrefix+id] != "" || sleep(ctx, signLook) != nil {
+			return
+		}
+	}
 }
 
 // advertised returns the URL that the server published for its own service. A

@@ -3,16 +3,19 @@
 package main
 
 import (
+	"errors"
 	"io"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/rest"
 	bootstrapapi "k8s.io/cluster-bootstrap/token/api"
 
 	"github.com/hawser-project/hawser/cmd/internal/clitest"
@@ -100,4 +103,54 @@ func TestTokens(t *testing.T) {
 		t.Errorf("after two were deleted:\n%s", got)
 	}
 	clitest.Refused(t, deleteTokens(t.Context(), io.Discard, client, []string{made[0]}), "there is no token "+made[0][:6])
+}
+
+// TestTokenIsSignedFor: a token can be used at once beside a cluster that signs what it
+// publishes with tokens, and is printed where nobody does, after a while.
+func TestTokenIsSignedFor(t *testing.T) {
+	for name, tt := range map[string]struct {
+		published bool
+		signed    time.Duration // after the token; 0 means never
+		want      time.Duration
+	}{
+		"nothing is published": {false, 0, 0},
+		"signed":               {true, 3 * time.Second, 3 * time.Second},
+		"nobody signs":         {true, 0, signTimeout},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				client := fake.NewClientset()
+				maps := client.CoreV1().ConfigMaps(metav1.NamespacePublic)
+				info := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: bootstrapapi.ConfigMapClusterInfo}, Data: map[string]string{}}
+				if tt.published {
+					if _, err := maps.Create(t.Context(), info, metav1.CreateOptions{}); err != nil {
+						t.Fatal(err)
+					}
+				}
+				began, signer := time.Now(), make(chan error, 1)
+				sign := func() { // as kube-controller-manager does
+					secrets, err := client.CoreV1().Secrets(metav1.NamespaceSystem).List(t.Context(), metav1.ListOptions{})
+					for _, s := range secrets.Items {
+						if string(s.Data[bootstrapapi.BootstrapTokenUsageSigningKey]) == "true" {
+							info.Data[bootstrapapi.JWSSignatureKeyPrefix+string(s.Data[bootstrapapi.BootstrapTokenIDKey])] = "x"
+						}
+					}
+					_, uerr := maps.Update(t.Context(), info, metav1.UpdateOptions{})
+					signer <- errors.Join(err, uerr)
+				}
+				if tt.signed > 0 {
+					time.AfterFunc(tt.signed, sign)
+				} else {
+					signer <- nil
+				}
+				var out strings.Builder
+				if err := errors.Join(createToken(t.Context(), &out, client, &rest.Config{}, time.Hour, "", false, ""), <-signer); err != nil {
+					t.Fatal(err)
+				}
+				if took := time.Since(began); took < tt.want || took > tt.want+signLook || len(out.String()) != 24 {
+					t.Errorf("%q after %s, want it after %s", out.String(), took, tt.want)
+				}
+			})
+		})
+	}
 }
