@@ -61,7 +61,7 @@ func tour(t *testing.T, hawser string, as *syscall.Credential) {
 	}
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	out, err := cmd.CombinedOutput()
-	if err != nil || !strings.Contains(string(out), "Hello from a pod") {
+	if err != nil || !strings.Contains(string(out), "Hello from a pod") || !strings.Contains(string(out), "line 1: still here\n") {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	left, err := filepath.Glob(filepath.Join(tmp, "hawser-demo-*"))

@@ -260,7 +260,7 @@ func newDemoPod() *cobra.Command {
 			done := make(chan error, 1)
 			go func() { done <- srv.Serve(l) }()
 			for i := 1; ; i++ {
-				fmt.Fprintf(cmd.OutOrStdout(), "line %d: still nodeOver\n", i)
+				fmt.Fprintf(cmd.OutOrStdout(), "line %d: still here\n", i)
 				if sleep(cmd.Context(), time.Second) != nil {
 					break
 				}
