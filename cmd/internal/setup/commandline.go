@@ -110,17 +110,36 @@ func commandsOf(cmd *cobra.Command) (names []string) {
 	return names
 }
 
-// Version is the module's version, or the revision it was built from.
+// revisionDigits is how many digits of a commit's hash are shown, as in pseudo-versions.
+const revisionDigits = 12
+
+// Version is the module's version, with the commit that it was built from if that is known.
 func Version() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
 		return "unknown"
 	}
-	version := info.Main.Version
+	return versionOf(info)
+}
+
+// versionOf adds the commit, as build metadata, to a version that does not have it: that of
+// a tag.
+func versionOf(info *debug.BuildInfo) string {
+	version, revision := info.Main.Version, ""
 	for _, s := range info.Settings {
-		if s.Key == "vcs.revision" && (version == "" || version == "(devel)") {
-			version = s.Value
+		if s.Key == "vcs.revision" {
+			revision = s.Value
 		}
 	}
-	return version
+	short := revision[:min(len(revision), revisionDigits)]
+	switch {
+	case revision != "" && (version == "" || version == "(devel)"):
+		return revision
+	case short == "" || strings.Contains(version, short):
+		return version
+	}
+	if strings.Contains(version, "+") {
+		return version + "." + short
+	}
+	return version + "+" + short
 }

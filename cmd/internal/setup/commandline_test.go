@@ -4,6 +4,7 @@ package setup
 
 import (
 	"io"
+	"runtime/debug"
 	"testing"
 
 	"github.com/spf13/cobra"
@@ -47,6 +48,28 @@ func TestExecute(t *testing.T) {
 		}
 		if got != want {
 			t.Errorf("%q: %q, want %q", args, got, want)
+		}
+	}
+}
+
+// TestVersionNamesTheCommit: of whatever is built from a repository.
+func TestVersionNamesTheCommit(t *testing.T) {
+	const revision = "1ba90601d1f5c2a4b6e8d0f2a4c6e8d0f2a4c6e8"
+	for _, tt := range []struct{ version, revision, want string }{
+		{"v1.2.3", revision, "v1.2.3+1ba90601d1f5"},
+		{"v1.2.3+dirty", revision, "v1.2.3+dirty.1ba90601d1f5"},
+		{"v0.0.0-20261128101112-1ba90601d1f5+dirty", revision, "v0.0.0-20261128101112-1ba90601d1f5+dirty"},
+		{"v1.2.3", "", "v1.2.3"},
+		{"(devel)", revision, revision},
+		{"", revision, revision},
+		{"(devel)", "", "(devel)"},
+	} {
+		info := &debug.BuildInfo{Main: debug.Module{Version: tt.version}}
+		if tt.revision != "" {
+			info.Settings = []debug.BuildSetting{{Key: "vcs.revision", Value: tt.revision}}
+		}
+		if got := versionOf(info); got != tt.want {
+			t.Errorf("%q of %q: %q, want %q", tt.version, tt.revision, got, tt.want)
 		}
 	}
 }
