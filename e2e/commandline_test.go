@@ -40,6 +40,30 @@ func TestNearMisses(t *testing.T) {
 	}
 }
 
+// TestClusterThatHasEnded: one line says what starts the cluster of this directory.
+func TestClusterThatHasEnded(t *testing.T) {
+	_, programs := bin(t)
+	dir := t.TempDir()
+	const conf = `{"clusters":[{"name":"c","cluster":{"server":"https://127.0.0.1:1"}}],"users":[{"name":"u","user":{"token":"t"}}],"contexts":[{"name":"c","context":{"cluster":"c","user":"u"}}],"current-context":"c"}`
+	must(t, os.Mkdir(filepath.Join(dir, ".hawser"), 0o700))
+	must(t, os.WriteFile(filepath.Join(dir, ".hawser", "admin.kubeconfig"), []byte(conf), 0o600))
+	must(t, os.WriteFile(filepath.Join(dir, "pod.json"), []byte(`{"kind":"Pod","apiVersion":"v1","metadata":{"name":"x"}}`), 0o600))
+	for line, want := range map[string]string{
+		"kubectl get nodes":         "the cluster of .hawser/admin.kubeconfig does not run: hawser up starts it",
+		"top nodes":                 "the cluster of .hawser/admin.kubeconfig does not run: hawser up starts it",
+		"kubectl logs x":            "the cluster of .hawser/admin.kubeconfig does not run: hawser up starts it",
+		"kubectl apply -f pod.json": "the cluster of .hawser/admin.kubeconfig does not run: hawser up starts it",
+		"kubectl get nodes --server https://127.0.0.1:2": "The connection to the server 127.0.0.1:2 was refused",
+	} {
+		cmd := exec.CommandContext(t.Context(), filepath.Join(programs, "hawser"), strings.Fields(line)...)
+		cmd.Dir, cmd.Env = dir, []string{"HOME=" + t.TempDir()}
+		out, err := cmd.CombinedOutput()
+		if err == nil || strings.Count(string(out), "\n") != 1 || !strings.Contains(string(out), want) {
+			t.Errorf("%s: %v:\n%swant an error, and one line with %q", line, err, out, want)
+		}
+	}
+}
+
 func TestVersions(t *testing.T) {
 	_, programs := bin(t)
 	for line, want := range map[string]string{

@@ -147,3 +147,25 @@ func TestRemedy(t *testing.T) {
 		t.Errorf("another error becomes %v", err)
 	}
 }
+
+func TestKubectlArgs(t *testing.T) {
+	for line, want := range map[string]string{
+		"kubectl get pods":               "get pods",
+		"top nodes --sort-by cpu":        "top nodes --sort-by cpu",
+		"top node a":                     "top node a",
+		"__complete kubectl get po":      "__complete get po",
+		"__completeNoDesc kubectl top n": "__completeNoDesc top n",
+		"top":                            "none",
+		"top tunnels":                    "none",
+		"node kubectl":                   "none",
+		"":                               "none",
+	} {
+		got := "none"
+		if args, ok := kubectlArgs(strings.Fields(line)); ok {
+			got = strings.Join(args, " ")
+		}
+		if got != want {
+			t.Errorf("%s: %s, want %s", line, got, want)
+		}
+	}
+}

@@ -6,12 +6,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/spf13/cobra"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	utilversion "k8s.io/apimachinery/pkg/util/version"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
@@ -29,9 +32,22 @@ const defaultDir = ".hawser"
 // noCluster is what kubectl says of a command that needs a cluster, where it knows none.
 const noCluster = "hawser kubectl: no cluster is named: hawser up starts one in this directory, and KUBECONFIG or --kubeconfig names another"
 
+// kubectlArgs are kubectl's arguments where a command line of hawser is one of kubectl's, or
+// asks how such a one goes on. args are those of hawser.
+func kubectlArgs(args []string) (forKubectl []string, ok bool) {
+	switch {
+	case len(args) > 0 && args[0] == "kubectl":
+		return args[1:], true
+	case len(args) > 1 && args[0] == "top" && (args[1] == "nodes" || args[1] == "node"):
+		return args, true
+	}
+	return kubectlCompletion(args)
+}
+
 // runKubectl runs kubectl with args and returns its exit code.
 func runKubectl(ctx context.Context, args []string) int {
-	if file := kubeconfigDefault(); file != "" {
+	file := kubeconfigDefault()
+	if file != "" {
 		if err := os.Setenv(clientcmd.RecommendedConfigPathEnvVar, file); err != nil {
 			return 1
 		}
@@ -45,9 +61,13 @@ func runKubectl(ctx context.Context, args []string) int {
 		if strings.Contains(text, "Missing or incomplete configuration info") {
 			text = noCluster
 		}
+		if refused(text, file) {
+			text = "hawser kubectl: the cluster of " + file + " does not run: hawser up starts it, and KUBECONFIG or --kubeconfig names another"
+		}
 		fmt.Fprintln(os.Stderr, strings.TrimSuffix(text, "\n"))
 		os.Exit(code)
 	})
+	tellRefusalsOnce()
 	streams := genericiooptions.IOStreams{In: os.Stdin, Out: os.Stdout, ErrOut: os.Stderr}
 	// kubectl reads its arguments from here as well, to find plugins.
 	os.Args = append([]string{"kubectl"}, args...)
@@ -59,6 +79,32 @@ func runKubectl(ctx context.Context, args []string) int {
 		return 1
 	}
 	return 0
+}
+
+// refused says whether kubectl's error is that nobody listens at the server of a kubeconfig.
+func refused(text, file string) bool {
+	conf, err := clientcmd.LoadFromFile(file)
+	if err != nil || !strings.Contains(text, " refused") {
+		return false
+	}
+	for _, c := range conf.Clusters {
+		if u, err := url.Parse(c.Server); err == nil && u.Host != "" && strings.Contains(text, u.Host) {
+			return true
+		}
+	}
+	return false
+}
+
+// tellRefusalsOnce keeps from the log that a server refuses connections: kubectl asks several
+// times for what the API has, and then its error says so.
+func tellRefusalsOnce() {
+	for i, tell := range utilruntime.ErrorHandlers {
+		utilruntime.ErrorHandlers[i] = func(ctx context.Context, err error, msg string, keysAndValues ...any) {
+			if !errors.Is(err, syscall.ECONNREFUSED) {
+				tell(ctx, err, msg, keysAndValues...)
+			}
+		}
+	}
 }
 
 func kubectlOptions(streams genericiooptions.IOStreams, args []string) cmd.KubectlOptions {

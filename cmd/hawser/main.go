@@ -20,10 +20,7 @@ func main() {
 	setup.NoCores()
 	// kubectl parses its own flags, wherever they stand, and sees to signals itself: many of
 	// its commands look at no context.
-	if len(os.Args) > 1 && os.Args[1] == "kubectl" {
-		os.Exit(runKubectl(context.Background(), os.Args[2:]))
-	}
-	if args, ok := kubectlCompletion(os.Args[1:]); ok {
+	if args, ok := kubectlArgs(os.Args[1:]); ok {
 		os.Exit(runKubectl(context.Background(), args))
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), setup.StopSignals()...)

@@ -76,15 +76,14 @@ var sortKeys = map[string]func(a, b *tunnelRow) int{
 
 func newTop() *cobra.Command {
 	top := &cobra.Command{
-		Use: "top", Short: "Show what the tunnels of all nodes do",
-		Long: "Shows what the tunnels of all nodes do. The CPU and the memory of nodes are shown by hawser kubectl top nodes.",
+		Use: "top", Short: "Show what nodes use, and what the tunnels of all nodes do",
 		Args: cobra.NoArgs, // see newToken
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	var kubeconfig, by, hub string
 	keys := []string{"name", "site", "tunnel", "rtt", "streams", "bytes", "lost", "resumed", "failed"}
 	tunnels := &cobra.Command{
-		Use: "tunnels", SuggestFor: []string{"node", "nodes"},
+		Use:   "tunnels",
 		Short: "One row a node: its session, round trip, open streams, bytes, connections lost and resumed, dials",
 		Long: "Prints one row a node. TUNNEL and SINCE are the node's condition hawser.dev/TunnelConnected. The figures are the\n" +
 			"server's metrics, of the sessions that the server of the kubeconfig has; - is a node that it has none with. RTT is\n" +
@@ -106,12 +105,26 @@ func newTop() *cobra.Command {
 		},
 	}
 	tunnels.Flags().StringVar(&by, "sort-by", "name", "what rows are sorted by, the highest number first: "+strings.Join(keys, ", "))
-	tunnels.Flags().StringVar(&hub, "hub", "", "URL of the hub's --health-port, such as https://127.0.0.1:8134, where the hub is beside a cluster")
+	hubFlag(tunnels, &hub)
 	kubeconfigFlag(tunnels, &kubeconfig)
 	// It fails only for a flag that is not there, or twice.
 	_ = tunnels.RegisterFlagCompletionFunc("sort-by", cobra.FixedCompletions(keys, cobra.ShellCompDirectiveNoFileComp))
-	top.AddCommand(tunnels)
+	top.AddCommand(tunnels, newTopNodesDoc())
 	return top
+}
+
+// newTopNodesDoc is for the help, as newKubectlDoc is.
+func newTopNodesDoc() *cobra.Command {
+	return &cobra.Command{
+		Use: "nodes [NAME] ...", Aliases: []string{"node"},
+		Short:              "CPU and memory of nodes: the same as hawser kubectl top nodes",
+		DisableFlagParsing: true,
+		RunE:               func(*cobra.Command, []string) error { return errors.New("top nodes must be the first two arguments") },
+	}
+}
+
+func hubFlag(cmd *cobra.Command, url *string) {
+	cmd.Flags().StringVar(url, "hub", "", "URL of the hub's --health-port, such as https://127.0.0.1:8134, where the hub is beside a cluster")
 }
 
 // metricsOf is the way to the metrics of the server of a client, or to those of a hub that is

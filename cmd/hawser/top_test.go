@@ -160,7 +160,7 @@ func TestTopRefuses(t *testing.T) {
 	for args, want := range map[string]string{
 		"top tunnels --sort-by size": `--sort-by "size": want one of name, site, `,
 		"top tunnels":                "no kubeconfig: give --kubeconfig FILE",
-		"top nodes":                  `unknown command "nodes"`,
+		"top --x nodes":              "unknown flag: --x",
 	} {
 		clitest.Refused(t, clitest.Run(t, newRoot(), "", strings.Fields(args)...), want)
 	}
