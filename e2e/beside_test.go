@@ -143,20 +143,22 @@ func (h *besideHub) isReady(t *testing.T) {
 	})
 }
 
-// metricsAreNotForAll: the cluster says who may read them.
+// metricsAreNotForAll: the cluster says who may read them, flags and profiles.
 func (h *besideHub) metricsAreNotForAll(t *testing.T) {
 	t.Helper()
 	conf, err := clientcmd.BuildConfigFromFlags("", h.kube)
 	must(t, err)
 	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true}}
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, fmt.Sprintf("https://%s:%d/metrics", hubHost, h.health), http.NoBody)
-	must(t, err)
-	req.Header.Set("Authorization", "Bearer "+conf.BearerToken)
-	resp, err := client.Do(req)
-	must(t, err)
-	_ = resp.Body.Close()
-	if resp.StatusCode != http.StatusForbidden {
-		t.Errorf("a service account without that right gets metrics: %s", resp.Status)
+	for _, path := range []string{"/metrics", "/configz", "/debug/pprof/heap"} {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, fmt.Sprintf("https://%s:%d%s", hubHost, h.health, path), http.NoBody)
+		must(t, err)
+		req.Header.Set("Authorization", "Bearer "+conf.BearerToken)
+		resp, err := client.Do(req)
+		must(t, err)
+		_ = resp.Body.Close()
+		if resp.StatusCode != http.StatusForbidden {
+			t.Errorf("a service account without that right gets %s: %s", path, resp.Status)
+		}
 	}
 }
 
@@ -300,6 +302,10 @@ func TestBeside(t *testing.T) {
 		uids[name] = string(n.UID)
 	}
 	h.statusPageIsForViewers(t, "node-1")
+	h.diagHas(t, map[string]string{
+		"hub/config.json": `"hawser-server":`, "hub/heap.pb.gz": "\x1f\x8b", "hub/trace.out": "go 1.",
+		"hub/metrics.txt": "hawser_hub_sessions", "hub/sessions.ndjson": `"node":"node-1"`, "server/metrics.txt": "apiserver_",
+	}, "--hub", fmt.Sprintf("https://%s:%d", hubHost, h.health))
 	args := h.copied(t)
 	oneLine(t, exec.CommandContext(t.Context(), args[0], args[1:]...), "another server runs with a copy of this one's data directory", "--data-dir")
 

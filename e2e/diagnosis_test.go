@@ -51,8 +51,23 @@ func (c *cluster) statusPage(t *testing.T) {
 
 // bundle has the flags and the profiles of the server and, through the tunnel, of the agent.
 func (c *cluster) bundle(t *testing.T) {
+	c.diagHas(t, map[string]string{
+		"server/config.json":          `"hawser-server":`,
+		"server/goroutines.txt":       "goroutine profile: total",
+		"server/trace.out":            "go 1.",
+		"server/sessions.ndjson":      `"node":"node-1"`,
+		"nodes/node-1/config.json":    `"node-name":"node-1"`,
+		"nodes/node-1/goroutines.txt": "goroutine profile: total",
+		"nodes/node-1/heap.pb.gz":     "\x1f\x8b",
+		"nodes/node-1/metrics.txt":    "go_build_info{",
+	})
+}
+
+// diagHas gathers a bundle about node-1, in which all must be there, and files have texts.
+func (c *cluster) diagHas(t *testing.T, want map[string]string, args ...string) {
+	t.Helper()
 	file := filepath.Join(t.TempDir(), "diag.tar.gz")
-	c.hawser(t, "diag", "--output", file, "--node", "node-1")
+	c.hawser(t, append([]string{"diag", "--output", file, "--node", "node-1"}, args...)...)
 	f, err := os.Open(file)
 	must(t, err)
 	defer f.Close()
@@ -69,14 +84,7 @@ func (c *cluster) bundle(t *testing.T) {
 		must(t, err)
 		files[strings.TrimPrefix(h.Name, "hawser-diag/")] = string(text)
 	}
-	for name, want := range map[string]string{
-		"server/config.json":          `"hawser-server":`,
-		"server/goroutines.txt":       "goroutine profile: total",
-		"nodes/node-1/config.json":    `"node-name":"node-1"`,
-		"nodes/node-1/goroutines.txt": "goroutine profile: total",
-		"nodes/node-1/heap.pb.gz":     "\x1f\x8b",
-		"nodes/node-1/metrics.txt":    "hawser_agent_",
-	} {
+	for name, want := range want {
 		if !strings.Contains(files[name], want) {
 			t.Errorf("%s lacks %q: %.300q", name, want, files[name])
 		}

@@ -157,7 +157,7 @@ func later(ctx context.Context, d time.Duration) context.Context {
 // nothing.
 func assemble(ctx context.Context, o *options, id *bootstrap.Identity, log *slog.Logger) (*parts, error) {
 	metrics := prometheus.NewRegistry()
-	metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	metrics.MustRegister(collectors.NewGoCollector(), collectors.NewBuildInfoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	p := &parts{fence: &fence.Fence{}}
 	dial, err := p.connect(o, id, metrics, log)
 	if err != nil {

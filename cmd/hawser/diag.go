@@ -12,10 +12,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/url"
 	"os"
 	"path"
 	"regexp"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -25,6 +27,7 @@ import (
 
 	"github.com/hawser-project/hawser/cmd/internal/explain"
 	"github.com/hawser-project/hawser/cmd/internal/setup"
+	"github.com/hawser-project/hawser/controlplane/apiserver"
 )
 
 const (
@@ -40,14 +43,27 @@ const (
 // A diagFile is a file of a bundle: what the API has at a path.
 type diagFile struct{ name, path, query string }
 
-// serverFiles are those of the server. None has a Secret, a ConfigMap or a pod in it.
-var serverFiles = []diagFile{
+// processFiles are those of a server or of a hub beside a cluster.
+var processFiles = []diagFile{
+	{"config.json", "/configz", ""},
+	{"ready.txt", "/readyz", "verbose"},
+	{"metrics.txt", "/metrics", ""},
+	{"goroutines.txt", "/debug/pprof/goroutine", "debug=1"},
+	{"heap.pb.gz", "/debug/pprof/heap", ""},
+	{"trace.out", "/debug/pprof/trace", "seconds=5"},
+	{sessionsFile, apiserver.StatusPath + "fleet", ""},
+}
+
+// sessionsFile is what the status page shows. It is a stream that begins with all nodes: as
+// much of it is read as comes in sessionsTime.
+const (
+	sessionsFile = "sessions.ndjson"
+	sessionsTime = 2 * time.Second
+)
+
+// apiFiles are those of the API. None has a Secret, a ConfigMap or a pod in it.
+var apiFiles = []diagFile{
 	{"server/version.json", "/version", ""},
-	{"server/config.json", "/configz", ""},
-	{"server/ready.txt", "/readyz", "verbose"},
-	{"server/metrics.txt", "/metrics", ""},
-	{"server/goroutines.txt", "/debug/pprof/goroutine", "debug=1"},
-	{"server/heap.pb.gz", "/debug/pprof/heap", ""},
 	{"fleet/nodes.json", "/api/v1/nodes", ""},
 	{"fleet/leases.json", "/apis/coordination.k8s.io/v1/namespaces/" + corev1.NamespaceNodeLease + "/leases", ""},
 	{"fleet/servers.json", "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases", ""},
@@ -66,15 +82,16 @@ var nodeFiles = []diagFile{
 }
 
 func newDiag() *cobra.Command {
-	var kubeconfig, output string
+	var kubeconfig, output, hubURL string
 	var nodes []string
 	cmd := &cobra.Command{
 		Use:   "diag",
 		Short: "Gather what is needed to find out what is wrong, without secrets, into one file",
 		Long: "Gathers into a .tar.gz what is needed to find out what is wrong: explain fleet, version, flags, health, metrics,\n" +
-			"goroutines and memory of the server, Nodes, Leases, events about nodes and certificate requests, and of some nodes,\n" +
-			"through their tunnels, flags, health, metrics, stats, goroutines and memory of the agent. No Secret, ConfigMap or pod\n" +
-			"is read. Annotations that are not Kubernetes' or Hawser's, and what looks like a token, a password or a private key,\n" +
+			"goroutines, memory, sessions and five seconds of execution trace of the server, or also of the hub beside it, Nodes,\n" +
+			"Leases, events about nodes and certificate requests, and of some nodes, through their tunnels, flags, health, metrics,\n" +
+			"stats, goroutines and memory of the agent. No Secret or pod is read, and no ConfigMap but the one with the hub's\n" +
+			"authority. Annotations that are not Kubernetes' or Hawser's, and what looks like a token, a password or a private key,\n" +
 			"are taken out of texts. What cannot be had is told in summary.txt.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -89,18 +106,25 @@ func newDiag() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			ctx, cancel := context.WithTimeout(cmd.Context(), diagTime)
+			defer cancel()
+			servers := map[string]rest.Interface{"server": client.Discovery().RESTClient()}
+			if hubURL != "" {
+				if servers["hub"], err = metricsOf(ctx, client, rc, hubURL); err != nil {
+					return err
+				}
+			}
 			if output == "" {
 				output = "hawser-diag-" + time.Now().UTC().Format("20060102T150405Z") + ".tar.gz"
 			}
-			ctx, cancel := context.WithTimeout(cmd.Context(), diagTime)
-			defer cancel()
 			return writeBundle(output, func(w io.Writer) error {
-				return gatherBundle(ctx, w, cmd.ErrOrStderr(), client, rc, nodes)
+				return gatherBundle(ctx, w, cmd.ErrOrStderr(), servers, rc, nodes)
 			}, cmd.OutOrStdout())
 		},
 	}
 	cmd.Flags().StringVar(&output, "output", "", "file to write, which must not be there (default hawser-diag-TIME.tar.gz)")
 	cmd.Flags().StringSliceVar(&nodes, "node", nil, fmt.Sprintf("nodes to gather from, at most %d (default those that explain fleet names as broken)", diagNodes))
+	hubFlag(cmd, &hubURL)
 	kubeconfigFlag(cmd, &kubeconfig)
 	// It fails only for a flag that is not there, or twice.
 	_ = cmd.RegisterFlagCompletionFunc("node", completeNames(&kubeconfig, 0, nodeNames))
@@ -128,11 +152,12 @@ type bundle struct {
 	show    io.Writer // progress
 }
 
-func gatherBundle(ctx context.Context, out, progress io.Writer, client kubernetes.Interface, rc *rest.Config, nodes []string) error {
+// gatherBundle gathers from servers, of which "server" has the API.
+func gatherBundle(ctx context.Context, out, progress io.Writer, servers map[string]rest.Interface, rc *rest.Config, nodes []string) error {
 	zip := gzip.NewWriter(out)
 	b := &bundle{tar: tar.NewWriter(zip), now: time.Now(), show: progress}
 	fmt.Fprintf(&b.summary, "hawser %s, %s\n", setup.Version(), b.now.UTC().Format(time.RFC3339))
-	api := client.Discovery().RESTClient()
+	api := servers["server"]
 	broken, err := b.explain(ctx, rc)
 	if err != nil {
 		return err
@@ -140,7 +165,15 @@ func gatherBundle(ctx context.Context, out, progress io.Writer, client kubernete
 	if len(nodes) == 0 {
 		nodes = broken
 	}
-	for _, f := range serverFiles {
+	for _, name := range slices.Backward(slices.Sorted(maps.Keys(servers))) {
+		for _, f := range processFiles {
+			f.name = path.Join(name, f.name)
+			if err = b.fetch(ctx, servers[name], f); err != nil {
+				return err
+			}
+		}
+	}
+	for _, f := range apiFiles {
 		if err = b.fetch(ctx, api, f); err != nil {
 			return err
 		}
@@ -184,7 +217,11 @@ func (b *bundle) fetch(ctx context.Context, api rest.Interface, f diagFile) erro
 	fmt.Fprintln(b.show, f.name)
 	bounded, cancel := context.WithTimeout(ctx, diagWait)
 	defer cancel()
-	text, err := readBounded(bounded, api, f)
+	read := readBounded
+	if path.Base(f.name) == sessionsFile {
+		read = readSessions
+	}
+	text, err := read(bounded, api, f)
 	if errors.Is(ctx.Err(), context.Canceled) {
 		return context.Cause(ctx)
 	}
@@ -217,9 +254,32 @@ func readBounded(ctx context.Context, api rest.Interface, f diagFile) ([]byte, e
 	return text, errors.Join(err, body.Close())
 }
 
+// readSessions reads what the status page shows now, without the lines of the audit log.
+func readSessions(ctx context.Context, api rest.Interface, f diagFile) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, sessionsTime)
+	defer cancel()
+	text, err := readBounded(ctx, api, f)
+	if len(text) == 0 {
+		return nil, err
+	}
+	var out bytes.Buffer
+	for lines := json.NewDecoder(bytes.NewReader(text)); ; {
+		line := map[string]json.RawMessage{}
+		if end := lines.Decode(&line); end != nil && out.Len() == 0 {
+			return nil, errors.Join(err, end)
+		} else if end != nil { // or half a line
+			return out.Bytes(), nil
+		}
+		delete(line, "audit")
+		if err := json.NewEncoder(&out).Encode(line); err != nil {
+			return nil, err
+		}
+	}
+}
+
 // add adds a file, without what looks like a secret if it is a text.
 func (b *bundle) add(name string, text []byte) error {
-	if path.Ext(name) != ".gz" {
+	if ext := path.Ext(name); ext != ".gz" && ext != ".out" {
 		text = redact(text)
 	}
 	err := b.tar.WriteHeader(&tar.Header{Name: path.Join("hawser-diag", name), Mode: 0o600, Size: int64(len(text)), ModTime: b.now})

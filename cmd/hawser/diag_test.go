@@ -43,8 +43,9 @@ func bundleOf(t *testing.T, nodes []string, answers map[string]string) (files ma
 	if err != nil {
 		t.Fatal(err)
 	}
+	at := client.Discovery().RESTClient()
 	var out bytes.Buffer
-	if err := gatherBundle(t.Context(), &out, io.Discard, client, rc, nodes); err != nil {
+	if err := gatherBundle(t.Context(), &out, io.Discard, map[string]rest.Interface{"server": at, "hub": at}, rc, nodes); err != nil {
 		return nil, err
 	}
 	zip, err := gzip.NewReader(&out)
@@ -75,6 +76,8 @@ func usualAnswers() map[string]string {
 		"/api/v1/events":                                 `{"kind":"EventList","apiVersion":"v1"}`,
 		"/metrics":                                       "up 1\n",
 		"/debug/pprof/heap":                              "Bearer of no text",
+		"/debug/pprof/trace":                             "Bearer of a trace",
+		"/hawser/status/fleet":                           `{"nodes":1,"rows":[{"node":"lost"}],"audit":[{"user":"ann"}]}` + "\n" + `{"nodes":2,"audit":[{"user":"ann"}]}` + "\n" + `{"no`,
 		"/api/v1/nodes/lost/proxy/healthz":               "proxy http://joe:pass@10.0.0.1/ " + diagKey,
 		"/api/v1/nodes/lost/proxy/metrics":               "node_up 1\n",
 		"/api/v1/nodes/lost/proxy/configz":               `{"hawser-agent":{"flags":{"token":"abcdef.0123456789abcdef"}}}`,
@@ -92,6 +95,9 @@ func TestBundle(t *testing.T) {
 	for name, want := range map[string]string{
 		"server/metrics.txt":        "up 1\n",
 		"server/heap.pb.gz":         "Bearer of no text",
+		"hub/trace.out":             "Bearer of a trace",
+		"hub/metrics.txt":           "up 1\n",
+		"server/sessions.ndjson":    `"rows":[{"node":"lost"}]}` + "\n" + `{"nodes":2}` + "\n",
 		"nodes/lost/metrics.txt":    "node_up 1\n",
 		"nodes/lost/health.txt":     "proxy http://REDACTED@10.0.0.1/ REDACTED",
 		"nodes/lost/stats.json":     "REDACTED",
@@ -107,7 +113,7 @@ func TestBundle(t *testing.T) {
 		}
 	}
 	for name, text := range files {
-		for _, secret := range []string{"0123456789abcdef", "abc.def", "joe:pass", "MHcCAQEEIsecret", "c2lnbmF0dXJl"} {
+		for _, secret := range []string{"0123456789abcdef", "abc.def", "joe:pass", "MHcCAQEEIsecret", `"ann"`, "c2lnbmF0dXJl"} {
 			if strings.Contains(text, secret) {
 				t.Errorf("%s has %q in it", name, secret)
 			}
@@ -180,7 +186,7 @@ func TestBundleInterrupted(t *testing.T) {
 	defer interrupt()
 	answers := usualAnswers()
 	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path == serverFiles[1].path {
+		if r.URL.Path == processFiles[1].path {
 			interrupt()
 		}
 		w.Header().Set("Content-Type", "application/json")
@@ -194,7 +200,7 @@ func TestBundleInterrupted(t *testing.T) {
 	}
 	file := filepath.Join(t.TempDir(), "bundle")
 	err = writeBundle(file, func(w io.Writer) error {
-		return gatherBundle(ctx, w, io.Discard, client, rc, nil)
+		return gatherBundle(ctx, w, io.Discard, map[string]rest.Interface{"server": client.Discovery().RESTClient()}, rc, nil)
 	}, io.Discard)
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)

@@ -1,4 +1,4 @@
-// The port of health, metrics and the status page beside another API server. Everybody may
+// The port of health, metrics, profiles and the status page beside another API server. Everybody may
 // read health, and those whom the cluster allows may read the rest.
 
 package main
@@ -30,8 +30,10 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/server/healthz"
 	"k8s.io/apiserver/pkg/server/mux"
+	"k8s.io/apiserver/pkg/server/routes"
 	"k8s.io/client-go/kubernetes"
 	clientrest "k8s.io/client-go/rest"
+	"k8s.io/component-base/configz"
 	"k8s.io/component-base/metrics/legacyregistry"
 
 	"github.com/hawser-project/hawser/cmd/internal/doorman"
@@ -167,6 +169,8 @@ func (b *hubBeside) pages() http.Handler {
 		}
 	}))
 	m.Handle("/metrics", legacyregistry.Handler())
+	configz.InstallHandler(m) // what the program has registered
+	routes.Profiling{}.Install(m)
 	m.HandlePrefix(apiserver.StatusPath, apiserver.NotForNodes(b.tunnels.page.Handler(apiserver.StatusPath)))
 	return m
 }

@@ -55,17 +55,18 @@ type podManifest struct {
 	allow            []string // for agents: --allow-target
 }
 
-func (m *podManifest) add(cmd *cobra.Command) *cobra.Command {
+// add adds the flags that both have. The pods run program.
+func (m *podManifest) add(program string, cmd *cobra.Command) *cobra.Command {
 	f := cmd.Flags()
 	f.StringVarP(&m.namespace, "namespace", "n", hubSystem, "namespace of the pods")
-	f.StringVar(&m.image, "image", "", "image with hawser and hawser-agent in its PATH (required)")
+	f.StringVar(&m.image, "image", "", "image with "+program+" in its PATH, such as make dist makes (required)")
 	f.BoolVar(&m.static, "static-pod", false, "a pod for a kubelet's directory of manifests in place of objects for kubectl")
 	return cmd
 }
 
 func newManifestServer() *cobra.Command {
 	var m podManifest
-	cmd := m.add(&cobra.Command{
+	cmd := m.add("hawser", &cobra.Command{
 		Use: "server", Short: "The hub as a StatefulSet and a Service, or as a static pod of each of the control plane's machines",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -197,7 +198,7 @@ func hostPath(name, path string, kind corev1.HostPathType) corev1.Volume {
 
 func newManifestAgent() *cobra.Command {
 	var m podManifest
-	cmd := m.add(&cobra.Command{
+	cmd := m.add("hawser-agent", &cobra.Command{
 		Use: "agent", Short: "Agents beside the kubelets of a cluster, as a DaemonSet or a static pod",
 		Long: "Prints agents that take a hub's streams to the kubelet of their machine. The DaemonSet finds a bootstrap\n" +
 			"token in Secret " + agentToken + ", key token; the static pod in /etc/hawser/token.",
