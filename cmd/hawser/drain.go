@@ -10,6 +10,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -24,8 +25,12 @@ import (
 const moveTime = 5 * time.Second
 
 // lockFile is the lock of the data directory. Its first line is the process id of the
-// server, and the second, once that has drained, what it says of it.
+// server. The second one is what it says of its drain once that is over, and the third, until
+// then, how far it has come.
 const lockFile = "server.lock"
+
+// drainSay is how often a server that drains says how far it has come.
+const drainSay = time.Second
 
 // shutdownOptions are the flags of how the server stops.
 type shutdownOptions struct {
@@ -57,6 +62,7 @@ func endAtNextSignal() { signal.Reset(setup.StopSignals()...) }
 // controlled is closed and the agents that are here have sessions with other servers, or
 // had the time for that. With the embedded store there are no others.
 func (t *tunnels) leave(controlled <-chan struct{}) {
+	t.drain.follow(t.hub.Open)
 	if t.peers == nil {
 		<-controlled
 		return
@@ -100,6 +106,10 @@ type drain struct {
 	streams, cut atomic.Int64
 	began        atomic.Pointer[time.Time] // nil if it has not begun
 	late         *time.Timer               // set by begin
+
+	mu   sync.Mutex  // guards the following, and what is in the file
+	next *time.Timer // says how far it has come; nil if it does not drain
+	over bool
 }
 
 // takeDataDir takes the data directory for this process, and says there whose it is.
@@ -125,10 +135,36 @@ func (d *drain) begin(hub *server.Hub) {
 	}
 	d.late = time.AfterFunc(d.grace, func() { d.cut.Store(int64(hub.Open())) })
 	d.began.Store(&now)
+	d.follow(hub.Open)
+}
+
+// follow says how far the server has come, now and then until end. open is how many streams
+// are open.
+func (d *drain) follow(open func() int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.next != nil || d.over {
+		return
+	}
+	d.next = time.AfterFunc(drainSay, func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		if d.over {
+			return
+		}
+		_ = d.say(fmt.Sprintf("%d\n\n%d of %d nodes have moved to other servers, %d streams are open\n",
+			os.Getpid(), d.moved.Load(), d.nodes.Load(), open())) // end has the error, if it stays
+		d.next.Reset(drainSay)
+	})
 }
 
 // end says how it went, for whoever waits for that.
 func (d *drain) end(log *slog.Logger) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.over = true; d.next != nil {
+		d.next.Stop()
+	}
 	began := d.began.Load()
 	if began == nil {
 		return nil

@@ -20,8 +20,9 @@ import (
 	"github.com/hawser-project/hawser/cmd/internal/setup"
 )
 
-// drainPoll is how often it is asked whether the server has ended.
-const drainPoll = 50 * time.Millisecond
+// drainPoll is how often it is asked whether the server has ended, and drainTell how often it
+// is told how far it has come.
+const drainPoll, drainTell = 50 * time.Millisecond, 3 * time.Second
 
 func newServerDrain() *cobra.Command {
 	var dir string
@@ -30,8 +31,8 @@ func newServerDrain() *cobra.Command {
 		Short: "Have the server of a data directory hand its work over and end, and wait for that",
 		Long: "Sends SIGTERM to the server of --data-dir on this machine and waits until it has ended. The server fails /readyz and\n" +
 			"has its agents begin sessions with their other servers. Only then it takes no more connections. It answers the\n" +
-			"requests that it has, and streams have its --graceful-shutdown-timeout to end. An interrupt ends the wait and not the\n" +
-			"drain.",
+			"requests that it has, and streams have its --graceful-shutdown-timeout to end. How far it has come is told every three\n" +
+			"seconds. An interrupt ends the wait and not the drain.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return drainServer(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), dir)
@@ -51,7 +52,7 @@ func drainServer(ctx context.Context, out, progress io.Writer, dir string) error
 		return fmt.Errorf("--data-dir: %w", err)
 	}
 	defer f.Close()
-	pid, _ := readLock(f)
+	pid, _, _ := readLock(f)
 	if pid == 0 {
 		return fmt.Errorf("--data-dir: %s does not say which process its server is: send that SIGTERM", f.Name())
 	}
@@ -63,7 +64,7 @@ func drainServer(ctx context.Context, out, progress io.Writer, dir string) error
 	// All of it is looked at after the process was found, and the lock last: that is held in
 	// all PID namespaces, and the number is of the server's.
 	open, err := hasOpen(pid, f)
-	switch now, _ := readLock(f); {
+	switch now, _, _ := readLock(f); {
 	case now != pid || !held(f):
 		return fmt.Errorf("no server runs on %s: there is nothing to drain", dir)
 	case err != nil:
@@ -77,7 +78,7 @@ func drainServer(ctx context.Context, out, progress io.Writer, dir string) error
 	if _, err := fmt.Fprintf(progress, "waiting until the server, process %d, has handed its work over\n", pid); err != nil {
 		return err
 	}
-	return awaitDrained(ctx, out, p, f)
+	return awaitDrained(ctx, out, progress, p, f)
 }
 
 // hasOpen says whether a process of this PID namespace, and not this one, has the file f open.
@@ -100,13 +101,14 @@ func hasOpen(pid int, f *os.File) (bool, error) {
 }
 
 // awaitDrained waits until p has ended, which had f as its lock.
-func awaitDrained(ctx context.Context, out io.Writer, p *os.Process, f *os.File) error {
-	t := time.NewTicker(drainPoll)
+func awaitDrained(ctx context.Context, out, progress io.Writer, p *os.Process, f *os.File) error {
+	t, tell := time.NewTicker(drainPoll), time.NewTicker(drainTell)
 	defer t.Stop()
+	defer tell.Stop()
 	for {
 		// Not by the lock: who tries to take that may keep the next server from it.
 		gone := p.Signal(syscall.Signal(0)) != nil
-		now, said := readLock(f)
+		now, said, far := readLock(f)
 		switch {
 		case !gone:
 		case now != p.Pid:
@@ -120,23 +122,26 @@ func awaitDrained(ctx context.Context, out io.Writer, p *os.Process, f *os.File)
 		}
 		select {
 		case <-t.C:
+		case <-tell.C:
+			if far != "" {
+				_, _ = fmt.Fprintln(progress, far) // the wait is for the server
+			}
 		case <-ctx.Done():
 			return errors.New("not waited any longer: the server goes on draining")
 		}
 	}
 }
 
-// readLock is what stands in a lock file: the server's process and, if that has drained,
-// what it says of it.
-func readLock(f *os.File) (pid int, said string) {
+// readLock is what stands in a lock file: the server's process, if that has drained what it
+// says of it, and if it drains how far it has come.
+func readLock(f *os.File) (pid int, said, far string) {
 	b, err := io.ReadAll(io.NewSectionReader(f, 0, 1<<10))
 	if err != nil {
-		return 0, ""
+		return 0, "", ""
 	}
-	first, rest, _ := strings.Cut(string(b), "\n")
-	pid, _ = strconv.Atoi(first)
-	said, _, _ = strings.Cut(rest, "\n")
-	return pid, said
+	lines := append(strings.Split(string(b), "\n"), "", "")
+	pid, _ = strconv.Atoi(lines[0])
+	return pid, lines[1], lines[2]
 }
 
 // held says whether a process holds the lock.

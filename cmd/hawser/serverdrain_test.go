@@ -5,6 +5,8 @@ package main
 import (
 	"bufio"
 	"context"
+	"fmt"
+	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,6 +14,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/hawser-project/hawser/cmd/internal/setup"
 )
@@ -82,11 +86,11 @@ func TestDrainOfAnotherNamespace(t *testing.T) {
 	}
 }
 
-// stopper calls itself when something is written.
-type stopper func()
+// A writerFunc is called with what is written.
+type writerFunc func(p []byte)
 
-func (f stopper) Write(p []byte) (int, error) {
-	f()
+func (f writerFunc) Write(p []byte) (int, error) {
+	f(p)
 	return len(p), nil
 }
 
@@ -108,8 +112,79 @@ func TestDrainInterrupted(t *testing.T) {
 	ctx, interrupt := context.WithCancel(t.Context())
 	defer interrupt()
 	var out strings.Builder
-	err = drainServer(ctx, &out, stopper(interrupt), dir)
+	err = drainServer(ctx, &out, writerFunc(func([]byte) { interrupt() }), dir)
 	if err == nil || err.Error() != "not waited any longer: the server goes on draining" || out.String() != "" {
 		t.Errorf("%v, %q", err, &out)
 	}
+}
+
+// TestDrainTellsHowFarItIs: what the server writes while it drains is shown, and is followed by
+// what it says at the end.
+func TestDrainTellsHowFarItIs(t *testing.T) {
+	dir := t.TempDir()
+	file, err := os.Create(filepath.Join(dir, lockFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	if err = syscall.Flock(int(file.Fd()), syscall.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	cmd, _ := aProcess(t, true, file)
+	const far, end = "3 of 9 nodes have moved", "9 of 9 nodes moved"
+	write := func(text string) {
+		if err := os.WriteFile(file.Name(), []byte(strconv.Itoa(cmd.Process.Pid)+"\n"+text), 0o600); err != nil {
+			t.Error(err)
+		}
+	}
+	write("\n" + far + "\n")
+	var out, progress strings.Builder
+	err = drainServer(t.Context(), &out, writerFunc(func(p []byte) {
+		progress.Write(p)
+		if strings.Contains(string(p), far) {
+			write(end + "\n")
+			_ = cmd.Process.Kill()
+		}
+	}), dir)
+	if err != nil || out.String() != "drained: "+end+"\n" || !strings.HasSuffix(progress.String(), far+"\n") {
+		t.Errorf("%v, %q, %q", err, &out, &progress)
+	}
+}
+
+// A server that drains says how far it has come until it has drained.
+func TestDrainSaysHowFarItIs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		file := filepath.Join(t.TempDir(), lockFile)
+		if err := os.WriteFile(file, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		d := &drain{file: file, grace: time.Minute}
+		d.nodes.Store(9)
+		f, err := os.Open(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		open := 7
+		d.follow(func() int { return open })
+		for i := range 3 {
+			d.moved.Store(int64(i))
+			time.Sleep(drainSay)
+			synctest.Wait()
+			pid, said, far := readLock(f)
+			if want := fmt.Sprintf("%d of 9 nodes have moved to other servers, 7 streams are open", i); pid != os.Getpid() || said != "" || far != want {
+				t.Errorf("%d, %q, %q, want %q", pid, said, far, want)
+			}
+		}
+		now := time.Now()
+		d.late = time.AfterFunc(time.Minute, func() {})
+		d.began.Store(&now)
+		if err := d.end(slog.New(slog.DiscardHandler)); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * drainSay)
+		if _, said, far := readLock(f); !strings.HasPrefix(said, "2 of 9 nodes moved to other servers; ") || far != "" {
+			t.Errorf("at the end: %q, %q", said, far)
+		}
+	})
 }
