@@ -15,7 +15,7 @@ import (
 	"github.com/hawser-project/hawser/tunnel"
 )
 
-// elsewhereMetrics are metrics of alerts that other packages register.
+// elsewhereMetrics are metrics of alerts and of the dashboard that other packages register.
 var elsewhereMetrics = map[string]bool{auth.ExpirationMetric: true, "hawser_eviction_frozen_nodes": true, "hawser_tunnel_health_nodes": true}
 
 func TestAlerts(t *testing.T) {
