@@ -36,6 +36,8 @@ const (
 	// clockOff is how far clocks may be apart: certificates are valid from some minutes before
 	// they are made.
 	clockOff = time.Minute
+	// slowCheck is how long a check may take before its name is printed.
+	slowCheck = 2 * time.Second
 )
 
 func newCheck() *cobra.Command {
@@ -72,7 +74,15 @@ func (l *checklist) check(ctx context.Context, what string, f func(ctx context.C
 	defer cancel()
 	l.count++
 	outcome, began := "ok", time.Now()
+	told := make(chan struct{})
+	slow := time.AfterFunc(slowCheck, func() {
+		defer close(told)
+		_, _ = fmt.Fprintf(l.out, "wait    %s\n", what) // the line with the outcome has the error
+	})
 	text, err := f(ctx)
+	if !slow.Stop() {
+		<-told
+	}
 	if err != nil {
 		outcome, text = "FAILED", err.Error()
 		l.failed++

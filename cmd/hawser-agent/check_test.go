@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/hawser-project/hawser/auth/bootstrap"
@@ -145,6 +146,29 @@ func TestCheck(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestSlowCheckIsNamed: what a check that takes long is about shows before it ends.
+func TestSlowCheckIsNamed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out strings.Builder
+		l := &checklist{out: &out}
+		took := slowCheck / 2
+		check := func(context.Context) (string, error) { time.Sleep(took); return "well", nil }
+		l.check(t.Context(), "quick", check)
+		took = 3 * slowCheck
+		l.check(t.Context(), "slow", func(ctx context.Context) (string, error) {
+			time.Sleep(slowCheck)
+			synctest.Wait()
+			if got := out.String(); !strings.HasSuffix(got, "\nwait    slow\n") {
+				t.Errorf("while it runs: %q", got)
+			}
+			return check(ctx)
+		})
+		if got, want := out.String(), "ok      quick: well (1s)\nwait    slow\nok      slow: well (8s)\n"; got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	})
 }
 
 func TestDirIsOurs(t *testing.T) {
