@@ -6,6 +6,7 @@ package e2e
 import (
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"encoding/pem"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -100,6 +101,10 @@ func (k *kubeAPI) issueAll(t *testing.T) []string {
 	serving := pkitest.NodeServing("", "127.0.0.1", "10.96.0.1", "kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local")
 	serving.Subject = pkix.Name{CommonName: "kube-apiserver"}
 	issue(t, dir, "apiserver", k.ca, serving)
+	chain, err := os.ReadFile(file("apiserver.crt"))
+	must(t, err)
+	leaf, _ := pem.Decode(chain) // kubeadm's has no authority after it
+	must(t, os.WriteFile(file("apiserver.crt"), pem.EncodeToMemory(leaf), 0o600))
 	issue(t, dir, "kubelet-client", k.ca, client("kube-apiserver-kubelet-client", "kubeadm:cluster-admins"))
 	issue(t, dir, "front-proxy-client", front, client("front-proxy-client"))
 	for name, cert := range map[string]*x509.Certificate{
