@@ -197,7 +197,7 @@ func (f *fleet) start(id string) *testServer {
 // await waits until ok, which is about this server's state.
 func (s *testServer) await(ok func() bool) {
 	s.fleet.tb.Helper()
-	limit := time.After(10 * time.Second)
+	limit := time.After(time.Minute)
 	for {
 		here, there := s.hub.Changed(), s.peers.Changed()
 		if ok() {

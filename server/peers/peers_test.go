@@ -77,7 +77,7 @@ func TestOwnerKilled(t *testing.T) {
 	if got, err := a.ask("n:1"); err != nil || got != "n:1\nahoy" {
 		t.Errorf("%q, %v", got, err)
 	}
-	if d := time.Since(began); d > 5*time.Second {
+	if d := time.Since(began); d > 20*time.Second {
 		t.Errorf("it took %v", d)
 	}
 	a.knows("n", 1)
@@ -308,7 +308,7 @@ func TestCloneElsewhere(t *testing.T) {
 		if !errors.Is(err, tunnel.Replaced) {
 			t.Fatalf("the older agent's session ended with %v", err)
 		}
-	case <-time.After(5 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("the older agent is not superseded")
 	}
 	b.knows("n", 0)
@@ -319,7 +319,7 @@ func TestCloneElsewhere(t *testing.T) {
 		if err == nil { // c has never had the node, and gets the preferred instance
 			select {
 			case err = <-again:
-			case <-time.After(5 * time.Second):
+			case <-time.After(time.Minute):
 			}
 		}
 		if !errors.Is(err, tunnel.Replaced) {
@@ -405,7 +405,7 @@ func TestStaleLoses(t *testing.T) {
 		if !errors.Is(err, tunnel.Replaced) {
 			t.Fatalf("the stale session ended with %v", err)
 		}
-	case <-time.After(5 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("the stale session goes on")
 	}
 	for _, s := range f.servers {

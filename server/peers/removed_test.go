@@ -25,6 +25,8 @@ func TestRemovedServers(t *testing.T) {
 	}()
 	said := func(id string, at time.Time, nodes ...string) {
 		l := p.link(Peer{ID: id})
+		p.mu.Lock()
+		defer p.mu.Unlock()
 		for _, node := range nodes {
 			l.nodes[node] = server.Observation{Node: node, Change: server.Change{At: at, State: server.Detached}}
 		}

@@ -42,7 +42,7 @@ func TestRestartedElsewhere(t *testing.T) {
 		}()
 	}
 	for id, s := range f.servers {
-		limit := time.After(5 * time.Second)
+		limit := time.After(time.Minute)
 		for s.metric("hawser_hub_dials_waiting") == 0 {
 			select {
 			case r := <-results:
@@ -62,7 +62,7 @@ func TestRestartedElsewhere(t *testing.T) {
 			t.Errorf("through %s: %s", r.id, r.got)
 		}
 	}
-	if d := time.Since(began); d > 5*time.Second {
+	if d := time.Since(began); d > 20*time.Second {
 		t.Errorf("they waited for %v after it was back", d)
 	}
 	if n := b.metric("hawser_peer_requests_total"); n != 0 {
@@ -99,7 +99,7 @@ func TestForgottenWhileAwaited(t *testing.T) {
 	}
 	b.hub.Forget("n")
 	began := time.Now()
-	if err := <-failed; !errors.Is(err, tunnel.NoNode) || time.Since(began) > 5*time.Second {
+	if err := <-failed; !errors.Is(err, tunnel.NoNode) || time.Since(began) > 20*time.Second {
 		t.Errorf("%v after %v", err, time.Since(began))
 	}
 }
