@@ -89,7 +89,7 @@ func (st *stream) appendControlLocked(t *turn) {
 		return
 	}
 	in := &st.in
-	in.acked = in.next
+	in.acked, in.told = in.next, in.limit
 	switch {
 	case !st.s.extended:
 		if in.state == recvOpen {

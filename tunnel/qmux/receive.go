@@ -50,7 +50,8 @@ type receiving struct {
 	next   uint64    // of the first byte that is missing
 	high   uint64    // after the last byte received
 	final  uint64    // size of the stream; noFinal while that is unknown
-	limit  uint64    // offset up to which the peer may send
+	limit  uint64    // offset up to which the peer may send once it knows that
+	told   uint64    // and the highest limit that was sent
 	acked  uint64    // value of next that was last acknowledged
 	conn   *conn     // on which a frame for the stream was last received
 	window window
@@ -69,8 +70,8 @@ func (st *stream) receiveLocked(c *conn, f frame, b *block) error {
 	end := f.offset + uint64(len(f.data))
 	in.conn = c
 	switch {
-	case end > in.limit:
-		return protocolError(errFlowControl, "stream %d: %d bytes, where %d are allowed", st.id, end, in.limit)
+	case end > in.told:
+		return protocolError(errFlowControl, "stream %d: %d bytes, where %d are allowed", st.id, end, in.told)
 	case in.final != noFinal && (end > in.final || f.fin && end != in.final), f.fin && end < in.high:
 		return protocolError(errFinalSize, "stream %d: another end", st.id)
 	case in.state >= recvDataRecvd:
@@ -270,7 +271,10 @@ func (st *stream) dropLocked() {
 func (st *stream) resetByPeerLocked(c *conn, final uint64) error {
 	in := &st.in
 	in.conn = c
-	if final < in.high || final > in.limit || in.final != noFinal && final != in.final {
+	switch {
+	case final > in.told:
+		return protocolError(errFlowControl, "stream %d: reset at %d, where %d are allowed", st.id, final, in.told)
+	case final < in.high, in.final != noFinal && final != in.final:
 		return protocolError(errFinalSize, "stream %d: reset at %d", st.id, final)
 	}
 	if in.state < recvDataRecvd {

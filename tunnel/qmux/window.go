@@ -40,7 +40,7 @@ func (s *Session) openWindowLocked(in *receiving) {
 		s.windowSpare -= extraWindow
 		w.size += extraWindow
 	}
-	in.limit = uint64(w.size)
+	in.limit, in.told = uint64(w.size), initialWindow
 }
 
 // raiseWindowLocked notes that n bytes were read, and returns by how much to raise the
