@@ -83,6 +83,9 @@ func (s *Session) streamFrameLocked(c *conn, f frame, b *block) error {
 		return err
 	}
 	if st == nil { // the stream has ended
+		if !s.extended && len(f.data) > 0 {
+			return protocolError(errProtocol, "stream %d: data after its end", f.stream)
+		}
 		if s.extended && (f.kind == frameStream || f.kind == frameResetStream) {
 			if c.streamDone = append(c.streamDone, f.stream); len(c.streamDone) > maxStreamDone {
 				return protocolError(errInternal, "more answers asked for than read")

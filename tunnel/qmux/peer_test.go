@@ -222,6 +222,13 @@ func TestBrokenPeers(t *testing.T) {
 		{"a reset before what has come", false, errFinalSize, [][]byte{streamFrame(0, 0, "hello", false), ints(nil, frameResetStream, 0, 0, 2)}},
 		{"a reset behind the limit", false, errFlowControl, [][]byte{ints(nil, frameResetStream, 0, 0, 1<<40)}},
 		{"a gap without the extension", true, errProtocol, [][]byte{streamFrame(0, 5, "x", false)}},
+		{"bytes twice without the extension", true, errProtocol, [][]byte{streamFrame(0, 0, "hello", false), streamFrame(0, 0, "hello", false)}},
+		{"an overlap without the extension", true, errProtocol, [][]byte{streamFrame(0, 0, "hello", false), streamFrame(0, 4, "o!", false)}},
+		{"bytes again after the end without the extension", true, errProtocol, [][]byte{streamFrame(0, 0, "end", true), streamFrame(0, 2, "d", true)}},
+		{"FIN again without the extension", true, 0, [][]byte{streamFrame(0, 0, "end", true), streamFrame(0, 3, "", true)}},
+		{"bytes of a stream that is forgotten without the extension", true, errProtocol, [][]byte{
+			streamFrame(0, 0, "end", false), ints(nil, frameResetStream, 0, 0, 3), ints(nil, frameStopSending, 0, 0), streamFrame(0, 0, "end", false),
+		}},
 		{"an acknowledgement without the extension", true, errFrameEncoding, [][]byte{streamFrame(0, 0, "x", false), ints(nil, frameStreamAck, 0, 0, 0)}},
 		{"the extension without it", true, errFrameEncoding, [][]byte{ints(nil, frameSilence, 1, 1)}},
 		{"an acknowledgement of what was not sent", false, errProtocol, [][]byte{streamFrame(0, 0, "x", false), ints(nil, frameStreamAck, 0, 1, 0)}},

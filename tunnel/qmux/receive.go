@@ -74,11 +74,11 @@ func (st *stream) receiveLocked(c *conn, f frame, b *block) error {
 		return protocolError(errFlowControl, "stream %d: %d bytes, where %d are allowed", st.id, end, in.told)
 	case in.final != noFinal && (end > in.final || f.fin && end != in.final), f.fin && end < in.high:
 		return protocolError(errFinalSize, "stream %d: another end", st.id)
+	case !st.s.extended && len(f.data) > 0 && f.offset != in.next: // QMux, 4.1
+		return protocolError(errProtocol, "stream %d: offset %d after %d", st.id, f.offset, in.next)
 	case in.state >= recvDataRecvd:
 		st.queueControlLocked(pendingAck) // a retransmission: the acknowledgement was lost
 		return nil
-	case f.offset > in.next && !st.s.extended:
-		return protocolError(errProtocol, "stream %d: a gap", st.id)
 	}
 	if end > in.high {
 		st.s.stats.Received += end - in.high
