@@ -114,12 +114,9 @@ func (c *conn) peer() tunnel.Peer {
 	return tunnel.Peer{Addr: c.tls.RemoteAddr(), Transport: Name}
 }
 
-// idleBuffer is the read buffer, in bytes, that a connection always holds. Records of at
-// most smallRecord bytes are parsed in it.
-const (
-	idleBuffer  = 512
-	smallRecord = idleBuffer - sizeBytes
-)
+// idleBuffer is the read buffer, in bytes, that a connection always holds. A record that fits
+// into it is parsed in it.
+const idleBuffer = 512
 
 // A recordReader reads QMux records. While it waits for one it holds idleBuffer bytes.
 type recordReader struct {
@@ -146,7 +143,7 @@ func (r *recordReader) next() (frames []byte, b *block, err error) {
 			return nil, nil, err
 		case size > maxRecord:
 			return nil, nil, protocolError(errFrameEncoding, "record of %d bytes", size)
-		case size <= smallRecord:
+		case head+size <= idleBuffer: // Size may have 8 bytes
 			if frames, err = r.r.Peek(head + size); err != nil {
 				return nil, nil, err
 			}

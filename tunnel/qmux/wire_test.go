@@ -9,6 +9,8 @@ import (
 	"reflect"
 	"testing"
 	"time"
+
+	"github.com/quic-go/quic-go/quicvarint"
 )
 
 // spelling is a frame, and the bytes that the draft, RFC 9000 or wire.go has for it.
@@ -156,6 +158,11 @@ func FuzzFrames(f *testing.F) {
 func FuzzRecords(f *testing.F) {
 	f.Add([]byte{0x40, 0x01, 0x00, 0x02, 0x10, 0x00}, uint8(1))
 	f.Add(append([]byte{0x7f, 0xfe}, make([]byte, maxRecord)...), uint8(200))
+	for n := idleBuffer - 9; n <= idleBuffer; n++ { // a Size may be longer than it has to be
+		for _, size := range []int{2, 4, 8} {
+			f.Add(append(quicvarint.AppendWithLen(nil, uint64(n), size), make([]byte, n)...), uint8(200))
+		}
+	}
 	f.Fuzz(func(t *testing.T, b []byte, step uint8) {
 		r := newRecordReader(&pieces{b: b, step: int(step) + 1})
 		defer r.drop()
