@@ -75,9 +75,9 @@ type conn struct {
 type connControl struct {
 	session    []byte // SESSION, sent before any other frame
 	ping, pong bool
-	pongNumber uint64
-	maxStreams bool // MAX_STREAMS
-	wantConns  int  // WANT_CONNECTIONS
+	nextPing   uint64 // the lowest number that the peer's next QX_PING may have
+	maxStreams bool   // MAX_STREAMS
+	wantConns  int    // WANT_CONNECTIONS
 	doubted    []uint64
 	closeFrame []byte // CONNECTION_CLOSE, sent after all other frames
 }

@@ -35,7 +35,7 @@ func (c *conn) appendControlLocked(t *turn) {
 	}
 	if y.pong {
 		y.pong = false
-		t.addFrame(framePong, y.pongNumber)
+		t.addFrame(framePong, y.nextPing-1) // the latest one
 	}
 	if y.ping {
 		y.ping, t.ping = false, true

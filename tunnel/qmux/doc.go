@@ -1,7 +1,7 @@
 // Package qmux is the tunnel's own transport: QUIC's streams over TLS connections. A session
 // may use several connections, and survives the loss of all of them.
 //
-// The base is QMux version 1 (draft-ietf-quic-qmux): the frames of RFC 9000, section 19, in
+// The base is QMux version 1 (draft-ietf-quic-qmux-02): the frames of RFC 9000, section 19, in
 // records that fill a TLS record. A peer that knows only the draft is served. If both ends
 // send the transport parameter hawser_session they have two extensions:
 //

@@ -33,10 +33,13 @@ func (s *Session) frameLocked(c *conn, f frame, b *block) error {
 			s.wakeWaitersLocked()
 		}
 	case framePing:
-		c.control.pong, c.control.pongNumber = true, f.stream
+		if f.stream < c.control.nextPing {
+			return protocolError(errProtocol, "QX_PING %d after %d", f.stream, c.control.nextPing-1)
+		}
+		c.control.pong, c.control.nextPing = true, f.stream+1
 		c.startWritingLocked()
 	case framePong:
-		if f.stream > s.pings {
+		if f.stream == 0 || f.stream > s.pings { // QX_PINGs are numbered from 1 here
 			return protocolError(errProtocol, "answer to QX_PING %d of %d", f.stream, s.pings)
 		}
 		c.pongLocked(f.stream)
@@ -51,7 +54,7 @@ func (s *Session) frameLocked(c *conn, f frame, b *block) error {
 		}
 		s.failLocked(closedBy(f))
 	case frameParameters:
-		return protocolError(errParameter, "QX_TRANSPORT_PARAMETERS twice")
+		return protocolError(errProtocol, "QX_TRANSPORT_PARAMETERS twice")
 	default:
 		return s.extensionLocked(c, f)
 	}

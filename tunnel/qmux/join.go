@@ -68,7 +68,7 @@ func (c *conn) readParameters() (*parameters, error) {
 		return nil, err
 	}
 	if f.kind != frameParameters {
-		return nil, protocolError(errParameter, "frame of type %#x before QX_TRANSPORT_PARAMETERS", f.kind)
+		return nil, protocolError(errProtocol, "frame of type %#x before QX_TRANSPORT_PARAMETERS", f.kind)
 	}
 	return parseParameters(f.data)
 }

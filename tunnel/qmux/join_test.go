@@ -199,7 +199,7 @@ func TestStrangers(t *testing.T) {
 			{"a record that is too large", "\xbf\xff\xff\xff", 0, errFrameEncoding},
 			{"a frame that is prohibited", "\x40\x01\x01", 0, errFrameEncoding},
 			{"an empty record", "\x40\x00", 0, errProtocol},
-			{"a frame before the parameters", "\x40\x04\x08\x00hi", 0, errParameter},
+			{"a frame before the parameters", "\x40\x04\x08\x00hi", 0, errProtocol},
 		} {
 			began := time.Now()
 			p := n.hand(t)

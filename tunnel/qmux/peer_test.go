@@ -209,7 +209,7 @@ func TestBrokenPeers(t *testing.T) {
 		{"unknown frame", false, errFrameEncoding, [][]byte{{0x21}}},
 		{"prohibited frame", false, errFrameEncoding, [][]byte{{0x01}}},
 		{"truncated frame", false, errFrameEncoding, [][]byte{{0x05}}},
-		{"parameters twice", false, errParameter, [][]byte{(&parameters{}).encode()}},
+		{"parameters twice", false, errProtocol, [][]byte{(&parameters{}).encode()}},
 		{"too much on a stream", false, errFlowControl, [][]byte{streamFrame(0, 1<<30, "x", false)}},
 		{"more than the limit that was sent", false, errFlowControl, [][]byte{streamFrame(0, initialWindow, "x", false)}},
 		{"a reset behind the limit that was sent", false, errFlowControl, [][]byte{ints(nil, frameResetStream, 0, 0, initialWindow+1)}},
@@ -236,6 +236,10 @@ func TestBrokenPeers(t *testing.T) {
 		{"done with a stream that is open", false, errProtocol, [][]byte{streamFrame(0, 0, "x", false), ints(nil, frameStreamDone, 0)}},
 		{"done with a stream that never was", false, errStreamState, [][]byte{ints(nil, frameStreamDone, 400)}},
 		{"an answer to no question", false, errProtocol, [][]byte{ints(nil, framePong, 1<<40)}},
+		{"an answer to a question that has no number", false, errProtocol, [][]byte{ints(nil, framePong, 0)}},
+		{"a question twice", false, errProtocol, [][]byte{ints(nil, framePing, 5), ints(nil, framePing, 5)}},
+		{"an earlier question after a later one", false, errProtocol, [][]byte{ints(nil, framePing, 5), ints(nil, framePing, 4)}},
+		{"questions from 0 on", false, 0, [][]byte{ints(nil, framePing, 0), ints(nil, framePing, 7)}},
 		{"a wish of the wrong end's", false, 0, [][]byte{ints(nil, frameSilence, 1, 1)}},
 		{"connections wanted of the end that does not dial", false, errProtocol, [][]byte{ints(nil, frameWant, 5)}},
 		{"SESSION from the dialing end", false, errProtocol, [][]byte{sessionFrame(sessionID{}, secret{}, terms{})}},
@@ -246,8 +250,9 @@ func TestBrokenPeers(t *testing.T) {
 				p.say(b)
 			}
 			if c.code == 0 { // allowed
-				p.say(appendInts(nil, framePing, 1))
-				p.await(framePong)
+				p.say(appendInts(nil, framePing, 99))
+				for p.await(framePong).stream != 99 { // answers to earlier ones
+				}
 				_ = p.conn.Close()
 				return
 			}

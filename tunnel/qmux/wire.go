@@ -10,7 +10,7 @@ import (
 	"github.com/quic-go/quic-go/quicvarint"
 )
 
-// A connection carries QMux records (draft-ietf-quic-qmux, 3.2). i is a QUIC
+// A connection carries QMux records (draft-ietf-quic-qmux-02, 3.2). i is a QUIC
 // variable-length integer (RFC 9000, 16):
 //
 //	size i | frames, size bytes in all
@@ -91,7 +91,7 @@ const (
 	bitLength = 0x02
 	bitOffset = 0x04
 
-	maxRecord = 16382 // size of a record, without its Size (draft-ietf-quic-qmux, 5.2)
+	maxRecord = 16382 // size of a record, without its Size (QMux, 5.2)
 	sizeBytes = 2     // in which Size is always spelled here
 	maxInt    = 1<<62 - 1
 	maxReason = 256 // bytes of a CONNECTION_CLOSE that are kept
@@ -100,7 +100,7 @@ const (
 	secretSize = 32
 )
 
-// The transport parameters that are allowed (draft-ietf-quic-qmux, 5.1; RFC 9000,
+// The transport parameters that are allowed (QMux, 5.1; RFC 9000,
 // 18.2), and the one of this package:
 //
 //	0x0b8f7a1c4d5e6f21   hawser_session   kind u8 | keepalive u32 ms | window u32 ms
