@@ -76,7 +76,7 @@ func (st *stream) appendControlLocked(t *turn) {
 	say := st.control
 	st.control = 0
 	if say&pendingReset != 0 {
-		t.addFrame(frameResetStream, st.id, streamCanceled, st.out.high)
+		t.addFrame(frameResetStream, st.id, st.out.code, st.out.high)
 		if !st.s.extended {
 			st.out.state = sendResetRecvd
 			st.endedLocked()

@@ -25,7 +25,8 @@ const (
 	errParameter     = 0x08
 	errProtocol      = 0x0a
 
-	// streamCanceled is the code of every RESET_STREAM and STOP_SENDING.
+	// streamCanceled is the code of every STOP_SENDING, and of every RESET_STREAM that
+	// answers none.
 	streamCanceled = 0x00
 )
 

@@ -15,20 +15,19 @@ func (s *Session) frameLocked(c *conn, f frame, b *block) error {
 		return protocolError(errFrameEncoding, "frame of type %#x", f.kind)
 	}
 	switch f.kind {
-	case framePadding, frameDataBlocked, frameStreamDataBlocked, frameStreamsBlocked, frameStreamsBlockedUni, frameMaxStreamsUni:
-		return nil
-	case frameStream, frameResetStream, frameStopSending, frameMaxStreamData, frameStreamAck, frameStreamAckEnd:
+	case framePadding, frameDataBlocked:
+	case frameStream, frameResetStream, frameStopSending, frameMaxStreamData, frameStreamDataBlocked, frameStreamAck, frameStreamAckEnd:
 		return s.streamFrameLocked(c, f, b)
 	case frameMaxData:
 		s.dataMax = max(s.dataMax, f.stream)
 		for _, st := range s.streams {
 			s.sendLocked(st)
 		}
-	case frameMaxStreams:
+	case frameMaxStreams, frameMaxStreamsUni, frameStreamsBlocked, frameStreamsBlockedUni:
 		if f.stream > maxStreamCount {
-			return protocolError(errFrameEncoding, "MAX_STREAMS of %d", f.stream)
+			return protocolError(errFrameEncoding, "frame of type %#x for %d streams", f.kind, f.stream)
 		}
-		if f.stream > s.maxStreams {
+		if f.kind == frameMaxStreams && f.stream > s.maxStreams {
 			s.maxStreams = f.stream
 			s.wakeWaitersLocked()
 		}
@@ -81,7 +80,7 @@ func (s *Session) extensionLocked(c *conn, f frame) error {
 
 // streamFrameLocked handles a frame that names a stream.
 func (s *Session) streamFrameLocked(c *conn, f frame, b *block) error {
-	st, err := s.streamLocked(f.stream)
+	st, err := s.streamLocked(f)
 	if err != nil {
 		return err
 	}
@@ -105,12 +104,11 @@ func (s *Session) streamFrameLocked(c *conn, f frame, b *block) error {
 	case frameResetStream:
 		return st.resetByPeerLocked(c, f.offset)
 	case frameStopSending:
-		st.resetLocked()
+		st.resetLocked(f.value) // RFC 9000, 3.5: with the peer's code
 		st.endedLocked()
-		return nil
 	case frameMaxStreamData:
 		st.creditLocked(f.offset)
-		return nil
+	case frameStreamDataBlocked: // a limit is raised as data is read
 	default: // STREAM_ACK
 		c.movedLocked()
 		err := st.ackedLocked(f.offset, f.kind == frameStreamAckEnd)
@@ -122,6 +120,7 @@ func (s *Session) streamFrameLocked(c *conn, f frame, b *block) error {
 		}
 		return err
 	}
+	return nil
 }
 
 // creditLocked raises the offset up to which the peer allows data.
@@ -132,14 +131,16 @@ func (st *stream) creditLocked(limit uint64) {
 	}
 }
 
-// streamLocked is the stream of an id; nil if it has ended. The first frame of a stream
-// of the peer's opens it and all before it (RFC 9000, 3.2).
-func (s *Session) streamLocked(id uint64) (*stream, error) {
+// streamLocked is the stream that a frame names; nil if it has ended. The first frame of a
+// stream of the peer's opens it and all before it (RFC 9000, 3.2).
+func (s *Session) streamLocked(f frame) (*stream, error) {
+	id, n := f.stream, f.stream>>2
 	if st := s.streams[id]; st != nil {
 		return st, nil
 	}
-	n := id >> 2
 	switch {
+	case id&2 != 0 && (id&1 == s.parity() || f.kind == frameStopSending || f.kind == frameMaxStreamData):
+		return nil, protocolError(errStreamState, "frame of type %#x on unidirectional stream %d", f.kind, id)
 	case id&2 != 0:
 		return nil, protocolError(errStreamLimit, "unidirectional stream %d", id)
 	case s.isOurs(id) && n >= s.opened:

@@ -215,6 +215,19 @@ func TestBrokenPeers(t *testing.T) {
 		{"a reset behind the limit that was sent", false, errFlowControl, [][]byte{ints(nil, frameResetStream, 0, 0, initialWindow+1)}},
 		{"too many streams", false, errStreamLimit, [][]byte{streamFrame(backlog<<2, 0, "x", false)}},
 		{"a unidirectional stream", false, errStreamLimit, [][]byte{streamFrame(2, 0, "x", false)}},
+		{"a unidirectional stream of ours", false, errStreamState, [][]byte{streamFrame(3, 0, "x", false)}},
+		{"STOP_SENDING of a unidirectional stream", false, errStreamState, [][]byte{ints(nil, frameStopSending, 2, 0)}},
+		{"credit on a unidirectional stream", false, errStreamState, [][]byte{ints(nil, frameMaxStreamData, 2, 0)}},
+		{"a unidirectional stream that is blocked", false, errStreamLimit, [][]byte{ints(nil, frameStreamDataBlocked, 2, 0)}},
+		{"a unidirectional stream of ours that is blocked", false, errStreamState, [][]byte{ints(nil, frameStreamDataBlocked, 3, 0)}},
+		{"too many streams that are blocked", false, errStreamLimit, [][]byte{ints(nil, frameStreamDataBlocked, backlog<<2, 0)}},
+		{"a stream of ours that is not open and is blocked", false, errStreamState, [][]byte{ints(nil, frameStreamDataBlocked, 1, 0)}},
+		{"a stream that is blocked from the start", false, 0, [][]byte{ints(nil, frameStreamDataBlocked, 0, 0), streamFrame(0, 0, "x", false)}},
+		{"more streams than there are ids", false, errFrameEncoding, [][]byte{ints(nil, frameMaxStreams, 1<<60+1)}},
+		{"more unidirectional streams than there are ids", false, errFrameEncoding, [][]byte{ints(nil, frameMaxStreamsUni, 1<<60+1)}},
+		{"blocked at more streams than there are ids", false, errFrameEncoding, [][]byte{ints(nil, frameStreamsBlocked, 1<<60+1)}},
+		{"blocked at more unidirectional streams than there are ids", false, errFrameEncoding, [][]byte{ints(nil, frameStreamsBlockedUni, 1<<60+1)}},
+		{"as many streams as there are ids", false, 0, [][]byte{ints(nil, frameMaxStreamsUni, 1<<60), ints(nil, frameStreamsBlockedUni, 1<<60), ints(nil, frameStreamsBlocked, 1<<60)}},
 		{"a stream of ours that is not open", false, errStreamState, [][]byte{streamFrame(1, 0, "x", false)}},
 		{"data behind the end", false, errFinalSize, [][]byte{streamFrame(0, 0, "end", true), streamFrame(0, 3, "x", false)}},
 		{"another end", false, errFinalSize, [][]byte{streamFrame(0, 5, "", true), streamFrame(0, 7, "", true)}},
@@ -291,9 +304,12 @@ func TestOverlaps(t *testing.T) {
 		t.Errorf("%+v", f)
 	}
 	// Of a stream that is no more the peer is told so.
-	p.say(appendInts(nil, frameStopSending, 0, 0))
+	p.say(appendInts(nil, frameStopSending, 0, 404))
 	_ = st.Close()
 	f := p.await(frameResetStream)
+	if f.value != 404 {
+		t.Errorf("reset with %d, not STOP_SENDING's code", f.value)
+	}
 	p.say(appendInts(nil, frameStreamAckEnd, 0, f.offset, 0))
 	p.say(at(25, 26, true))
 	p.await(frameStreamDone)

@@ -30,7 +30,8 @@ const maxUnsent = 2 * turnSize
 // A sending part retains the bytes from offset base to offset end.
 type sending struct {
 	state    sendState
-	fin      bool // CloseWrite or Close was called
+	fin      bool   // CloseWrite or Close was called
+	code     uint64 // of RESET_STREAM
 	segments []segment
 	base     uint64 // offset of the first byte that is not acknowledged
 	next     uint64 // of the next byte to send
@@ -265,19 +266,19 @@ func (st *stream) finishLocked() {
 	o.fin = true
 	notify(o.wake)
 	if o.writing {
-		st.resetLocked()
+		st.resetLocked(streamCanceled)
 		return
 	}
 	st.s.sendLocked(st)
 }
 
-// resetLocked resets our direction.
-func (st *stream) resetLocked() {
+// resetLocked resets our direction with a code.
+func (st *stream) resetLocked(code uint64) {
 	o := &st.out
 	if o.state == sendDataRecvd || o.state >= sendResetSent {
 		return
 	}
-	o.state = sendResetSent
+	o.state, o.code = sendResetSent, code
 	st.discardLocked()
 	st.queueControlLocked(pendingReset)
 	notify(o.wake)

@@ -154,7 +154,7 @@ func (st *stream) Abort() error {
 	defer st.s.mu.Unlock()
 	wasClosed := st.closed
 	st.closed = true
-	st.resetLocked()
+	st.resetLocked(streamCanceled)
 	if !wasClosed {
 		st.stopLocked()
 	}

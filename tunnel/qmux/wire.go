@@ -121,7 +121,6 @@ const (
 	paramMaxRecordSize             = 0x0571c59429cd0845
 	paramSession                   = 0x0b8f7a1c4d5e6f21
 	lastRFC9000Param               = 0x10
-	maxParameters                  = 64 // that are read
 	sessionParamSize               = 1 + 4 + 4 + idSize + secretSize + 8 + 8
 	kindKnows                uint8 = 0
 	kindNew                  uint8 = 1
@@ -214,11 +213,11 @@ func (p *parameters) encode() []byte {
 
 func parseParameters(b []byte) (p *parameters, err error) {
 	p = &parameters{record: maxRecord}
-	var idle, unused uint64
+	var idle, unused, uni uint64
 	integers := map[uint64]*uint64{
 		paramMaxIdleTimeout: &idle, paramMaxData: &p.data, paramMaxRecordSize: &p.record,
 		paramMaxStreamDataLocal: &p.streamData, paramMaxStreamDataRemote: &p.theirData, paramMaxStreamDataUni: &unused,
-		paramMaxStreams: &p.streams, paramMaxStreamsUni: &unused,
+		paramMaxStreams: &p.streams, paramMaxStreamsUni: &uni,
 	}
 	seen := make(map[uint64]bool)
 	for d := (decoder{b: b}); len(d.b) > 0; {
@@ -230,8 +229,6 @@ func parseParameters(b []byte) (p *parameters, err error) {
 			return nil, protocolError(errParameter, "parameters cut short")
 		case seen[id]:
 			return nil, protocolError(errParameter, "parameter %#x twice", id)
-		case len(seen) >= maxParameters:
-			return nil, protocolError(errParameter, "more than %d parameters", maxParameters)
 		case id == paramSession:
 			if p.session, err = parseJoining(value.b); err != nil {
 				return nil, err
@@ -242,12 +239,12 @@ func parseParameters(b []byte) (p *parameters, err error) {
 			}
 		case id <= lastRFC9000Param:
 			return nil, protocolError(errParameter, "parameter %#x", id)
-		} // unknown ones are ignored
+		} // unknown ones are ignored: there are as many as fit into a record
 		seen[id] = true
 	}
 	switch {
-	case p.streams > maxStreamCount:
-		return nil, protocolError(errParameter, "%d streams", p.streams)
+	case max(p.streams, uni) > maxStreamCount:
+		return nil, protocolError(errParameter, "%d streams", max(p.streams, uni))
 	case p.record < maxRecord:
 		return nil, protocolError(errParameter, "records of %d bytes", p.record)
 	}

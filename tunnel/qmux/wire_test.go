@@ -106,7 +106,7 @@ func TestParameters(t *testing.T) {
 	}
 	for name, text := range map[string]string{
 		"original_destination_connection_id": "00 00", "ack_delay_exponent": "0a 01 03", "twice": "08 01 05 08 01 06", "no integer": "04 02 01 01",
-		"cut short": "04 04 80", "too many streams": "08 08 ffffffffffffffff", "small records": "c571c59429cd0845 01 05",
+		"cut short": "04 04 80", "too many streams": "08 08 ffffffffffffffff", "too many unidirectional streams": "09 08 d000000000000001", "small records": "c571c59429cd0845 01 05",
 		"session of another size": "cb8f7a1c4d5e6f21 01 00",
 	} {
 		_, err := parseParameters(spelled(t, text))
@@ -117,6 +117,14 @@ func TestParameters(t *testing.T) {
 	}
 	if p, err := parseParameters(spelled(t, "20 02 4400 01 04 80004e20")); err != nil || p.idle != 20*time.Second {
 		t.Errorf("an unknown parameter and an idle timeout: %+v, %v", p, err)
+	}
+	many := parameters{data: 7}
+	b := many.encode()
+	for id := uint64(1000); len(b) < maxRecord-10; id++ {
+		b = append(quicvarint.Append(b, id), 0)
+	}
+	if p, err := parseParameters(b[9:]); err != nil || p.data != 7 {
+		t.Errorf("a record full of unknown parameters: %+v, %v", p, err)
 	}
 }
 
