@@ -102,7 +102,7 @@ func dialOn(ctx context.Context, first secured, dial dialFunc, o tunnel.Options)
 	}
 	theirs, answer, err := c.requestSession(ctx, mine)
 	if err != nil {
-		c.abort()
+		c.giveUp(err)
 		return nil, err
 	}
 	var r rejoin
@@ -112,7 +112,7 @@ func dialOn(ctx context.Context, first secured, dial dialFunc, o tunnel.Options)
 		id, r.secret, told = answer.session()
 		conf.terms = told.and(conf.terms)
 	} else {
-		theirs.session, conf.terms.window = nil, 0
+		conf.withoutTerms(theirs)
 	}
 	s := newSession(conf, o, c.peer(), theirs, true)
 	if s.extended {
@@ -295,7 +295,7 @@ func (s *Session) attempt(ctx context.Context, dial dialFunc, insteadOf uint64) 
 	ctx, cancel = context.WithTimeout(ctx, max(joinTimeout, 3*took))
 	defer cancel()
 	if err = s.joinOn(ctx, c, insteadOf); err != nil {
-		c.abort()
+		c.giveUp(err)
 	}
 	return err
 }

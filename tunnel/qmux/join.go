@@ -6,6 +6,7 @@ import (
 	"context"
 	"crypto/rand"
 	"crypto/subtle"
+	"errors"
 	"fmt"
 	"io"
 	"time"
@@ -165,6 +166,17 @@ func (s *Session) admit(c *conn, j *joining) error {
 	c.control.session = sessionFrame(s.id, r.fresh, s.conf.terms)
 	s.attachLocked(c, j.insteadOf)
 	return nil
+}
+
+// giveUp closes a connection whose handshake has failed with err. A peer that has violated the
+// protocol is told so.
+func (c *conn) giveUp(err error) {
+	var p *violation
+	if errors.As(err, &p) {
+		c.closeGracefully(closeFrame(p.Code, false, p.Text))
+	} else {
+		c.abort()
+	}
 }
 
 // closeGracefully writes a last frame, and closes the connection once the peer has read it. It

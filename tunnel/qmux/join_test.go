@@ -5,11 +5,14 @@ package qmux
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/quic-go/quic-go/quicvarint"
 
 	"github.com/hawser-project/hawser/tunnel"
 	"github.com/hawser-project/hawser/tunnel/memnet"
@@ -321,6 +324,94 @@ func TestTermsOfTheServer(t *testing.T) {
 					t.Errorf("%+v", got)
 				}
 				_, _ = p.conn.Close(), s.Close()
+			})
+		})
+	}
+}
+
+// A server that breaks the protocol as a session begins, or as a connection joins it, is
+// told so.
+func TestBrokenServers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var p *handmade // of the latest connection
+		says := func(frames ...[]byte) dialFunc {
+			return func(context.Context) (secured, error) {
+				near, far := memnet.Pipe(memnet.Addr("a"), memnet.Addr("b"))
+				p = newHandmade(t, far)
+				p.say(frames...)
+				return bare{newBatch(near)}, nil
+			}
+		}
+		told := func(err error) {
+			var broken *violation
+			f := p.hear()
+			for f.kind != frameClose {
+				f = p.hear()
+			}
+			if !errors.As(err, &broken) || f.value != errProtocol || string(f.data) != broken.Text {
+				t.Errorf("%v; the server is told %#x, %q", err, f.value, f.data)
+			}
+			_ = p.conn.Close()
+		}
+		knows, ping := (&parameters{data: maxInt, streams: 8, session: &joining{kind: kindKnows}}).encode(), appendInts(nil, framePing, 1)
+		for _, frames := range [][][]byte{{ping}, {knows, ping}} {
+			first, _ := says(frames...)(t.Context())
+			_, err := dialOn(t.Context(), first, says(), tunnel.Options{})
+			told(err)
+		}
+		first, _ := says(knows, sessionFrame(sessionID{}, secret{}, usual))(t.Context())
+		s, err := dialOn(t.Context(), first, says(knows, ping), tunnel.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		told(s.Move(t.Context()))
+		_, _ = s.Close(), first.Close()
+	})
+}
+
+// The idle timeout of a peer without the extension bounds the interval of pings, at either end
+// and on a metered link too. The interval is a second at least.
+func TestIdleTimeoutOfThePeer(t *testing.T) {
+	for _, tt := range []struct {
+		idle, longest time.Duration
+		dialing       bool
+		metered       bool
+	}{
+		{0, usual.keepalive, true, false},
+		{time.Hour, usual.keepalive, true, false},
+		{10 * time.Second, 5 * time.Second, true, false},
+		{10 * time.Second, 5 * time.Second, true, true},
+		{time.Millisecond, time.Second, true, false},
+		{10 * time.Second, 6 * time.Second, false, false},
+		{time.Millisecond, 1200 * time.Millisecond, false, false},
+	} {
+		t.Run(fmt.Sprintf("%v, dialing %t, metered %t", tt.idle, tt.dialing, tt.metered), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				near, far := memnet.Pipe(memnet.Addr("a"), memnet.Addr("b"))
+				p, o := newHandmade(t, far), tunnel.Options{Link: tunnel.LinkOptions{Metered: tt.metered}}
+				v := appendInts((&parameters{data: maxInt, streams: 8}).encode()[9:], paramMaxIdleTimeout, 4)
+				v = quicvarint.AppendWithLen(v, uint64(tt.idle.Milliseconds()), 4)
+				p.say(append(appendInts(nil, frameParameters, uint64(len(v))), v...))
+				var s *Session
+				var err error
+				if tt.dialing {
+					s, err = dialOn(t.Context(), bare{newBatch(near)}, nil, o)
+				} else {
+					s, err = newRegistry(o, func(tunnel.Peer) (string, error) { return "node", nil }).accept(t.Context(), bare{newBatch(near)})
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer func() { _, _ = p.conn.Close(), s.Close() }()
+				last, longest := time.Now(), time.Duration(0)
+				for range 6 {
+					f := p.await(framePing)
+					p.say(appendInts(nil, framePong, f.stream))
+					longest, last = max(longest, time.Since(last)), time.Now()
+				}
+				if longest != tt.longest {
+					t.Errorf("a ping came after %v", longest)
+				}
 			})
 		})
 	}

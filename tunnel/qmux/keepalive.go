@@ -5,6 +5,8 @@ package qmux
 import "time"
 
 const (
+	// minKeepalive is the shortest interval that a peer's idle timeout can lead to.
+	minKeepalive = time.Second
 	// maxKeepalive bounds the interval of a metered link, and what a peer may announce.
 	maxKeepalive = 10 * time.Minute
 	// maxAcceptorDelay bounds how much later than the dialing end the accepting end pings.

@@ -86,23 +86,14 @@ func (r *registry) accept(ctx context.Context, t secured) (*Session, error) {
 		s, err = r.decide(c, theirs)
 	}
 	if err != nil {
-		r.refuse(c, err)
+		var e *sessionError
+		if errors.As(err, &e) {
+			c.closeGracefully(closeFrame((&tunnel.Goodbye{Code: e.Code, Retry: e.retry}).ErrorCode(), true, e.Text))
+		} else {
+			c.giveUp(err)
+		}
 	}
 	return s, err
-}
-
-// refuse sends the peer the reason, and closes the connection.
-func (r *registry) refuse(c *conn, err error) {
-	var e *sessionError
-	var p *violation
-	switch {
-	case errors.As(err, &e):
-		c.closeGracefully(closeFrame((&tunnel.Goodbye{Code: e.Code, Retry: e.retry}).ErrorCode(), true, e.Text))
-	case errors.As(err, &p):
-		c.closeGracefully(closeFrame(p.Code, false, p.Text))
-	default:
-		c.abort()
-	}
 }
 
 // decide makes a session on c, or has c join one.
@@ -135,10 +126,7 @@ func (r *registry) newSession(c *conn, theirs *parameters, identity string) (*Se
 	if theirs.session != nil && conf.terms.window > 0 {
 		conf.terms = theirs.session.terms.and(conf.terms)
 	} else {
-		theirs.session, conf.terms.window = nil, 0
-		if theirs.idle > 0 {
-			conf.terms.keepalive = min(conf.terms.keepalive, theirs.idle/2)
-		}
+		conf.withoutTerms(theirs)
 		if r.options.Link.Window() > 0 {
 			r.options.Logger().Info("session will end with its connection: the client does not resume", "addr", c.tls.RemoteAddr().String())
 		}

@@ -104,6 +104,15 @@ func newConfig(o tunnel.Options) config {
 	}
 }
 
+// withoutTerms sets c for a peer that does not have the extension, or for an end that does not
+// use it. The peer's idle timeout (RFC 9000, 10.1) bounds the interval of pings.
+func (c *config) withoutTerms(peer *parameters) {
+	peer.session, c.terms.window = nil, 0
+	if peer.idle > 0 {
+		c.terms.keepalive = max(min(c.terms.keepalive, peer.idle/2), minKeepalive)
+	}
+}
+
 // parameters are this end's transport parameters, without hawser_session.
 func (c config) parameters() parameters {
 	return parameters{data: maxInt, streamData: initialWindow, theirData: initialWindow, streams: uint64(min(c.maxStreams, backlog))}
@@ -119,6 +128,9 @@ func newSession(conf config, o tunnel.Options, info tunnel.Peer, peer *parameter
 	s.alive, s.cancelAlive = context.WithCancel(context.Background())
 	s.stats.Heard, s.stats.Window = s.created, max(conf.terms.window, 0)
 	s.keepalive = keepalive{metered: o.Link.Metered && dialing, base: conf.terms.keepalive, interval: conf.terms.keepalive}
+	if !s.extended {
+		s.keepalive.ceiling = peer.idle / 2
+	}
 	s.goroutines.Add(1) // until failLocked
 	return s
 }
