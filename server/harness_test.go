@@ -73,7 +73,7 @@ func (d *testListener) Serve(ctx context.Context, f func(context.Context, tunnel
 func (d *testListener) Transport() string { return "memory" }
 
 func (d *testListener) Handshakes() tunnel.Handshakes {
-	return tunnel.Handshakes{Done: 7, Failed: 5, Refused: 3, Underway: 1}
+	return tunnel.Handshakes{Done: 7, Failed: 5, NoSession: 2, Refused: 3, Underway: 1}
 }
 
 // last is the hub's end of the latest session.

@@ -148,7 +148,7 @@ func newCollector(l *ledger, listeners []tunnel.Listener) *collector {
 	c := &collector{
 		ledger: l, listeners: listeners, byTransport: figures("transport", "", " by transport."), byNode: node,
 		handshakes: prometheus.NewDesc(prometheus.BuildFQName(namespace, subsystem, "handshakes_total"),
-			"Handshakes of clients of the tunnel, by result.", []string{"transport", "result"}, nil),
+			"Handshakes of clients of the tunnel, by result; no_session counts those of done that led to no session.", []string{"transport", "result"}, nil),
 		underway: prometheus.NewDesc(prometheus.BuildFQName(namespace, subsystem, "handshakes_in_progress"),
 			"Handshakes of clients of the tunnel that have not ended.", []string{"transport"}, nil),
 	}
@@ -193,12 +193,13 @@ func (c *collector) collectHandshakes(out chan<- prometheus.Metric) {
 		h, sum := d.Handshakes(), sums[d.Transport()]
 		sum.Done += h.Done
 		sum.Failed += h.Failed
+		sum.NoSession += h.NoSession
 		sum.Refused += h.Refused
 		sum.Underway += h.Underway
 		sums[d.Transport()] = sum
 	}
 	for name, sum := range sums {
-		for result, n := range map[string]uint64{"done": sum.Done, "failed": sum.Failed, "refused": sum.Refused} {
+		for result, n := range map[string]uint64{"done": sum.Done, "failed": sum.Failed, "no_session": sum.NoSession, "refused": sum.Refused} {
 			out <- prometheus.MustNewConstMetric(c.handshakes, prometheus.CounterValue, float64(n), name, result)
 		}
 		out <- prometheus.MustNewConstMetric(c.underway, prometheus.GaugeValue, float64(sum.Underway), name)

@@ -78,10 +78,11 @@ func TestMetricsFollowConventions(t *testing.T) {
 func TestMetricsByTransportAndNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		want := `
-# HELP hawser_hub_handshakes_total Handshakes of clients of the tunnel, by result.
+# HELP hawser_hub_handshakes_total Handshakes of clients of the tunnel, by result; no_session counts those of done that led to no session.
 # TYPE hawser_hub_handshakes_total counter
 hawser_hub_handshakes_total{result="done",transport="memory"} 7
 hawser_hub_handshakes_total{result="failed",transport="memory"} 5
+hawser_hub_handshakes_total{result="no_session",transport="memory"} 2
 hawser_hub_handshakes_total{result="refused",transport="memory"} 3
 # HELP hawser_hub_link_parks_total Connections that sessions lost, by transport.
 # TYPE hawser_hub_link_parks_total counter

@@ -360,6 +360,9 @@ type Handshakes struct {
 	// Done counts those that have succeeded, Failed those that have not: the client had no
 	// valid certificate, or was too slow.
 	Done, Failed uint64
+	// NoSession counts those of Done that led to no session and joined none: the client's
+	// first frames violated the protocol or did not come, or it was refused.
+	NoSession uint64
 	// Refused counts clients that were refused because there were too many.
 	Refused uint64
 	// Underway is the number of handshakes in progress.

@@ -41,13 +41,17 @@ type listener struct {
 	admission *admission
 	failedLog strangers.LogLimiter // of connections that did not become sessions
 
-	done, failed atomic.Uint64 // handshakes
+	done, failed, noSession atomic.Uint64 // handshakes
 }
+
+// ErrLogged is wrapped by an error of begin that has been logged: see Listen.
+var ErrLogged = errors.New("has been logged")
 
 // Listen makes a tunnel.Listener of ln, which it owns, for the transport of that name.
 // Clients must offer one of the protocols in alpn (RFC 7301). below, which may be nil, wraps
 // each connection below TLS. begin makes a session of a TLS connection, which it owns; it
-// returns neither a session nor an error if the connection has joined a session.
+// returns neither a session nor an error if the connection has joined a session. An error of
+// begin is counted, and logged unless it wraps ErrLogged.
 func Listen(ln net.Listener, name string, alpn []string, below func(net.Conn) net.Conn, o tunnel.Options,
 	begin func(context.Context, *tls.Conn) (tunnel.Session, error),
 ) (tunnel.Listener, error) {
@@ -71,7 +75,7 @@ func (l *listener) Transport() string { return l.name }
 // Handshakes implements tunnel.Listener.
 func (l *listener) Handshakes() tunnel.Handshakes {
 	e := l.admission
-	return tunnel.Handshakes{Done: l.done.Load(), Failed: l.failed.Load(), Refused: e.refused.Load(), Underway: len(e.places)}
+	return tunnel.Handshakes{Done: l.done.Load(), Failed: l.failed.Load(), NoSession: l.noSession.Load(), Refused: e.refused.Load(), Underway: len(e.places)}
 }
 
 // Serve implements tunnel.Listener.
@@ -128,10 +132,11 @@ func (l *listener) session(ctx context.Context, g *handshake) tunnel.Session {
 		return nil
 	}
 	s, err := l.begin(ctx, t)
-	if err == nil {
+	if err == nil || ctx.Err() != nil {
 		return s
 	}
-	if ctx.Err() == nil {
+	l.noSession.Add(1)
+	if !errors.Is(err, ErrLogged) {
 		if more, ok := l.failedLog.Allow(t.RemoteAddr()); ok {
 			l.options.Logger().Info("no session came about", "addr", t.RemoteAddr().String(), "err", err, "others", more)
 		}

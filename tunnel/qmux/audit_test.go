@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/hawser-project/hawser/tunnel"
+	"github.com/hawser-project/hawser/tunnel/carrier"
 )
 
 // An entry is one line of a log.
@@ -108,7 +109,7 @@ func TestAudit(t *testing.T) {
 					t.Errorf("it is told %+v, %q", answer, text)
 				}
 				synctest.Wait()
-				if len(n.errs) != 1 || !errors.Is(n.errs[0], tc.cause) {
+				if len(n.errs) != 1 || !errors.Is(n.errs[0], tc.cause) || !errors.Is(n.errs[0], carrier.ErrLogged) {
 					t.Errorf("errors: %v", n.errs)
 				}
 				var e entry

@@ -7,6 +7,7 @@ import (
 	"crypto/rand"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"sync"
@@ -110,6 +111,7 @@ func (r *registry) decide(c *conn, theirs *parameters) (*Session, error) {
 		}
 		if err != nil {
 			r.logRefusal(c, identity, j, err)
+			err = fmt.Errorf("%w: %w", err, carrier.ErrLogged)
 		}
 		return nil, err
 	case err != nil:
