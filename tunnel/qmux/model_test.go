@@ -6,6 +6,7 @@ package qmux
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"io"
 	"math/rand/v2"
@@ -25,15 +26,15 @@ type cutter struct {
 	registry *registry
 	accepted chan *Session
 	delays   []time.Duration // of the connections' directions, in turn
-	// cut says of the n-th write of the session, from 1, whether its connection is cut
+	// cut says of the n-th record of the session, from 1, whether its connection is cut
 	// before or after it has got through.
 	cut func(n int) (before, after bool)
 
 	carrying sync.WaitGroup
 
-	mu     sync.Mutex // guards the following
-	writes int
-	made   int
+	mu      sync.Mutex // guards the following
+	records int
+	made    int
 }
 
 // dial makes a connection, both ends of which go through the cutter.
@@ -106,21 +107,26 @@ func (f *fragile) carry() {
 	}
 }
 
-func (f *fragile) Write(p []byte) (int, error) {
-	f.k.mu.Lock()
-	f.k.writes++
-	before, after := f.k.cut(f.k.writes)
-	f.k.mu.Unlock()
-	if before {
-		f.breaks()
-		return 0, syscall.ECONNRESET
+// Write takes p, the records of a turn, one by one.
+func (f *fragile) Write(p []byte) (n int, err error) {
+	for n < len(p) {
+		one := p[n:][:sizeBytes+int(binary.BigEndian.Uint16(p[n:])&0x3fff)] // see putSize
+		f.k.mu.Lock()
+		f.k.records++
+		before, after := f.k.cut(f.k.records)
+		f.k.mu.Unlock()
+		if before {
+			f.breaks()
+			return n, syscall.ECONNRESET
+		}
+		select {
+		case f.under <- parcel{bytes: bytes.Clone(one), due: time.Now().Add(f.delay), cut: after}:
+			n += len(one)
+		case <-f.done:
+			return n, net.ErrClosed
+		}
 	}
-	select {
-	case f.under <- parcel{bytes: bytes.Clone(p), due: time.Now().Add(f.delay), cut: after}:
-		return len(p), nil
-	case <-f.done:
-		return 0, net.ErrClosed
-	}
+	return n, nil
 }
 
 func (f *fragile) breaks() { _, _ = tunnel.Abort(f.Conn), tunnel.Abort(f.other) }
@@ -141,8 +147,8 @@ func (f *fragile) Close() error {
 }
 
 // run has both ends say things to each other on k's connections, checks them, and says
-// how many writes there were.
-func (k *cutter) run(t *testing.T, sizes []int) (writes int) {
+// how many records there were.
+func (k *cutter) run(t *testing.T, sizes []int) (records int) {
 	t.Helper()
 	o := tunnel.Options{Link: tunnel.LinkOptions{DetachWindow: 10 * time.Minute, Connections: 4}}
 	k.registry = newRegistry(o, func(tunnel.Peer) (string, error) { return "node", nil })
@@ -190,11 +196,11 @@ func (k *cutter) run(t *testing.T, sizes []int) (writes int) {
 		}
 	}
 	k.mu.Lock()
-	writes = k.writes
+	records = k.records
 	k.mu.Unlock()
 	_, _ = d.Close(), a.Close()
 	k.carrying.Wait() // each connection has been closed
-	return writes
+	return records
 }
 
 // isEmpty says whether the session holds no stream, and nothing of any.
@@ -233,10 +239,9 @@ func talk(t *testing.T, s *Session, size int, seed uint64) {
 		return
 	}
 	said := make([]byte, size)
-	r := rand.New(rand.NewPCG(seed, uint64(size)))
-	for i := range said {
-		said[i] = byte(r.Uint32())
-	}
+	source := rand.NewChaCha8([32]byte{byte(seed), byte(size)})
+	_, _ = source.Read(said) // never fails
+	r := rand.New(source)
 	var group sync.WaitGroup
 	group.Go(func() {
 		for rest := said; len(rest) > 0; {
@@ -277,31 +282,39 @@ func giveUp(t *testing.T, s *Session) {
 // never cuts.
 func never(int) (before, after bool) { return false, false }
 
-// TestCutEverywhere cuts a session once, at each of its writes, before and after that
-// has got through: at every record and acknowledgement, then.
+// TestCutEverywhere cuts a session once, at each of its records, before and after that has
+// got through: at every acknowledgement, and between the records of a turn. The largest
+// streams are cut at some of theirs. They move to connections of their own.
 func TestCutEverywhere(t *testing.T) {
-	sizes := []int{0, 1, 5000, 150 << 10}
-	writes := 0
-	synctest.Test(t, func(t *testing.T) { writes = (&cutter{cut: never}).run(t, sizes) })
-	if writes < 20 {
-		t.Fatalf("only %d writes", writes)
-	}
-	step := 1
-	if testing.Short() {
-		step = 7
-	}
-	for at := 1; at <= writes && !t.Failed(); at += step {
-		for _, after := range []bool{false, true} {
-			synctest.Test(t, func(t *testing.T) {
-				k := &cutter{cut: func(n int) (bool, bool) { return n == at && !after, n == at && after }}
-				k.run(t, sizes)
-				if t.Failed() {
-					t.Logf("cut at write %d, after it: %t", at, after)
-				}
-			})
+	for _, tt := range []struct {
+		sizes []int
+		step  int
+		conns int // that a session makes at least, if none is cut
+	}{
+		{[]int{0, 1, 5000, 40 << 10}, 1, 1},
+		{[]int{300 << 10}, 23, 2},
+	} {
+		k, records := &cutter{cut: never}, 0
+		synctest.Test(t, func(t *testing.T) { records = k.run(t, tt.sizes) })
+		if records < 20 || k.made < tt.conns {
+			t.Fatalf("only %d records on %d connections", records, k.made)
 		}
+		if testing.Short() {
+			tt.step *= 7
+		}
+		for at := 1; at <= records && !t.Failed(); at += tt.step {
+			for _, after := range []bool{false, true} {
+				synctest.Test(t, func(t *testing.T) {
+					k := &cutter{cut: func(n int) (bool, bool) { return n == at && !after, n == at && after }}
+					k.run(t, tt.sizes)
+					if t.Failed() {
+						t.Logf("cut at record %d, after it: %t", at, after)
+					}
+				})
+			}
+		}
+		t.Logf("cut %d records, each %d", records, tt.step)
 	}
-	t.Logf("cut at each of %d writes", writes)
 }
 
 // TestCutAndReorder cuts connections of different speeds again and again.
@@ -313,7 +326,7 @@ func TestCutAndReorder(t *testing.T) {
 			for range 7 {
 				delays = append(delays, time.Duration(r.IntN(20))*time.Millisecond)
 			}
-			k := &cutter{delays: delays, cut: func(int) (bool, bool) { n := r.IntN(60); return n == 0, n == 1 }}
+			k := &cutter{delays: delays, cut: func(int) (bool, bool) { n := r.IntN(180); return n == 0, n == 1 }}
 			k.run(t, []int{300, 100 << 10, 400 << 10, 400 << 10})
 			if t.Failed() {
 				t.Logf("seed %d, %d connections", seed, k.made)
