@@ -46,13 +46,16 @@ loadBalancers:
 type cloud struct {
 	*cluster
 	health [2]int // ports
+	front  *front
 }
 
 func startCloud(t *testing.T) *cloud {
 	t.Helper()
 	const pods = "--cluster-cidr=10.244.0.0/16"
+	socket := filepath.Join(shortTempDir(t), "connect")
 	c := &cloud{cluster: startUp(t, "--nodes", "2", "--netns", "--agent-arg=--cloud-provider=external", "--server-arg=--load-balancer-addresses="+balancerAddr,
-		"--server-arg=--allocate-node-cidrs", "--server-arg="+pods)}
+		"--server-arg=--allocate-node-cidrs", "--server-arg="+pods, "--server-arg=--connect-uds="+socket)}
+	c.front = &front{c.cluster, socket}
 	for _, name := range []string{"node-1", "node-2"} {
 		if n := c.node(t, name); !hasTaint(n, "node.cloudprovider.kubernetes.io/uninitialized") {
 			t.Errorf("%s: %v", name, n.Spec.Taints)
@@ -311,7 +314,7 @@ func (c *cloud) takesOver(t *testing.T) {
 func (c *cloud) balances(t *testing.T) {
 	port, target := await.FreePort(t), await.FreePort(t)
 	for _, name := range []string{"echo-1", "echo-2"} {
-		c.roleInPodWith(t, name, fmt.Sprintf(`,"ports":[{"containerPort":%d}]`, target), `,"nodeName":"node-`+name[len(name)-1:]+`"`, fmt.Sprintf("echo-server :%d", target))
+		c.roleInPodWith(t, name, fmt.Sprintf(`,"ports":[{"containerPort":%d}]`, target), `,"hostname":"`+name+`","subdomain":"peers","nodeName":"node-`+name[len(name)-1:]+`"`, fmt.Sprintf("echo-server :%d", target))
 		c.mustKubectl(t, "", "label", "pod", name, "app=echo")
 	}
 	c.mustKubectl(t, "", "create", "service", "loadbalancer", "echo", fmt.Sprintf("--tcp=%d:%d", port, target))
@@ -323,14 +326,15 @@ func (c *cloud) balances(t *testing.T) {
 		return nil
 	})
 	at := net.JoinHostPort(balancerAddr, strconv.Itoa(port))
-	echoes := func() error { return echoesAt(t, at) }
-	eventually(t, "it answers", echoes)
+	answers := func() error { return echoesAt(t, at) }
+	eventually(t, "it answers", answers)
 	for range 20 {
-		must(t, echoes())
+		must(t, answers())
 	}
+	c.named(t, port, target)
 	c.mustKubectl(t, "", "delete", "pod", "echo-1", "--now")
 	for range 20 {
-		must(t, echoes()) // whichever endpoint is left
+		must(t, answers()) // whichever endpoint is left
 	}
 	c.mustKubectl(t, "", "delete", "service", "echo")
 	eventually(t, "nobody listens for a service that is gone", func() error {
@@ -340,6 +344,32 @@ func (c *cloud) balances(t *testing.T) {
 		}
 		return errors.Join(errNotYet, c.Close())
 	})
+}
+
+// named: a client of the front end dials a Service by its name, and a pod by that of a headless one.
+func (c *cloud) named(t *testing.T, port, target int) {
+	c.mustKubectl(t, `{apiVersion: v1, kind: Service, metadata: {name: peers}, spec: {clusterIP: None, selector: {app: echo}}}`, "apply", "-f", "-")
+	for _, at := range []string{
+		fmt.Sprintf("echo.default.svc:%d", port), fmt.Sprintf("echo.default.svc.cluster.local:%d", port),
+		fmt.Sprintf("peers.default.svc:%d", target), fmt.Sprintf("echo-1.peers.default.svc:%d", target), fmt.Sprintf("echo-2.peers.default.svc.cluster.local:%d", target),
+	} {
+		eventually(t, at+" answers", func() error {
+			conn, err := c.front.connectTo(at)
+			if err != nil {
+				return err
+			}
+			defer conn.Close()
+			return echoes(conn)
+		})
+	}
+	for at, want := range map[string]string{
+		"echo.default.svc:1": `no service port "1" found for service "echo"`, "echo-3.peers.default.svc:80": `no endpoints available for service "peers"`,
+		"other.default.svc:80": `services "other" not found`, "peers.default.svc:1": "nor a port that a running pod of node",
+	} {
+		if _, err := c.front.connectTo(at); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", at, err, want)
+		}
+	}
 }
 
 // dialEcho connects, or returns nil if nobody listens.
@@ -360,6 +390,10 @@ func echoesAt(t *testing.T, at string) error {
 		return errors.New("nobody listens")
 	}
 	defer conn.Close()
+	return echoes(conn)
+}
+
+func echoes(conn net.Conn) error {
 	if _, err := fmt.Fprintln(conn, "ahoy"); err != nil {
 		return err
 	}

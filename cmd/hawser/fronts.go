@@ -121,12 +121,12 @@ func (t *tunnels) addFront(o frontOption, how string, l net.Listener, drain time
 	var err error
 	if o.kind == "connect" {
 		f.server, err = connect.New(connect.Config{
-			Dial: t.hub.DialContext, Authorize: ofRequest(authorize), Caller: ofRequest(t.callers()), Trace: t.traces.ofRequest(),
+			Dial: t.dialNames, Authorize: ofRequest(authorize), Caller: ofRequest(t.callers()), Trace: t.traces.ofRequest(),
 			DrainTimeout: drain, Log: log, Metrics: metrics,
 		})
 	} else {
 		f.server, err = konnectivity.New(konnectivity.Config{
-			Dial: t.hub.DialContext, Authorize: authorize, Caller: t.callers(), Trace: t.traces.ofRequest(),
+			Dial: t.dialNames, Authorize: authorize, Caller: t.callers(), Trace: t.traces.ofRequest(),
 			DrainTimeout: drain, Log: log, Metrics: metrics,
 		})
 	}
@@ -135,6 +135,14 @@ func (t *tunnels) addFront(o frontOption, how string, l net.Listener, drain time
 	}
 	t.fronts = append(t.fronts, f)
 	return nil
+}
+
+// dialNames dials what clients of the front ends name: what the hub knows, and services.
+func (t *tunnels) dialNames(ctx context.Context, network, addr string) (net.Conn, error) {
+	if t.services == nil {
+		return t.hub.DialContext(ctx, network, addr)
+	}
+	return t.services.dial(ctx, t.hub.DialContext, network, addr)
 }
 
 // ofRequest has f look at a request's connection; nil if f is.

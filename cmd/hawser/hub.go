@@ -215,7 +215,9 @@ func (h *hubBeside) newControllers() (*controlplane.ControlPlane, error) {
 		Source: h.tunnels.sessions(), Dial: h.tunnels.own(h.tunnels.hub.DialContext), TLS: kubelets, Started: time.Now(),
 		ProbePeriod: h.o.controllers.probePeriod, Judge: h.o.controllers.judge(), Stranger: h.o.beside.kubeletCert == "", Freezes: h.tunnels.page,
 	}
-	c.LoadBalancer = h.tunnels.loadBalancer(h.o)
+	if c.LoadBalancer = h.tunnels.loadBalancer(h.o); c.LoadBalancer != nil {
+		h.tunnels.services = servicesBeside(h.api)
+	}
 	return controlplane.New(c)
 }
 

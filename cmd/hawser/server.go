@@ -246,6 +246,7 @@ func newPlane(ctx context.Context, o *serverOptions, keys *pki.PKI, files *auth.
 		Balances:       len(o.balancers.addrs) > 0,
 		Leave:          func() { t.leave(p.controlled) },
 		Stored: func(g apiserver.Getters) {
+			t.services = &serviceObjects{service: g.Service, slices: g.EndpointSlices}
 			objects.Read(kubeauth.Store{Secret: g.Secret, CertificateSigningRequest: g.CertificateSigningRequest})
 		},
 		Connect: func(g apiserver.Getters) map[string]rest.Storage {

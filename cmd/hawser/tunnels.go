@@ -49,7 +49,8 @@ type tunnels struct {
 	names    *identities
 	routes   *routePolicy
 	through  *throughNodes
-	relay    *relay.Relay // to the API server, if that is another process's
+	services *serviceObjects // nil if their names mean nothing; set before run
+	relay    *relay.Relay    // to the API server, if that is another process's
 	drain    *drain
 	page     *statuspage.Page
 	streams  *streamlog.Log // nil if nobody wants to know

@@ -11,7 +11,6 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 
 	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
@@ -28,6 +27,8 @@ import (
 	availabilitymetrics "k8s.io/kube-aggregator/pkg/controllers/status/metrics"
 	remoteavailability "k8s.io/kube-aggregator/pkg/controllers/status/remote"
 	aggregatoropenapi "k8s.io/kube-aggregator/pkg/generated/openapi"
+
+	"github.com/hawser-project/hawser/controlplane/apiserver/kubelet"
 )
 
 // availabilityWorkers is how many extension servers are asked at a time whether they
@@ -149,12 +150,12 @@ func (s *Server) dialService(ctx context.Context, network, addr string) (net.Con
 	if err != nil {
 		return nil, err
 	}
-	name, namespace, ok := strings.Cut(strings.TrimSuffix(host, ".svc"), ".")
+	name, ok := kubelet.ParseServiceName(host)
 	number, err := strconv.ParseInt(port, 10, 32)
 	if !ok || err != nil {
 		return nil, fmt.Errorf("%s is not the address of a service", addr)
 	}
-	endpoint, err := s.ResolveEndpoint(namespace, name, int32(number))
+	endpoint, err := s.ResolveEndpoint(name.Namespace, name.Name, int32(number))
 	if err != nil {
 		return nil, err
 	}

@@ -5,7 +5,6 @@ package kubelet
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/netip"
@@ -13,7 +12,6 @@ import (
 	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
@@ -152,76 +150,13 @@ func (r *serviceProxyREST) Connect(ctx context.Context, id string, options runti
 	}
 	e, ok := pick(endpoints(slices, portName))
 	if !ok {
-		return nil, apierrors.NewServiceUnavailable(fmt.Sprintf("no endpoints available for service %q", id))
+		return nil, noEndpoints(id)
 	}
 	host, err := r.target(e.ip, e.node, strconv.Itoa(int(e.port)))
 	if err != nil {
 		return nil, err
 	}
 	return r.pass(&url.URL{Scheme: scheme, Host: host}, o.Path, r.plain, resp), nil
-}
-
-// Endpoint picks an endpoint that is ready to serve a port of svc, as an address to dial:
-// IP%NODE:PORT, or IP:PORT if its node is not known.
-func Endpoint(svc *corev1.Service, slices []*discoveryv1.EndpointSlice, port int32) (string, error) {
-	name, err := servicePort(svc, strconv.Itoa(int(port)))
-	if err != nil {
-		return "", err
-	}
-	e, ok := pick(endpoints(slices, name))
-	if !ok {
-		return "", apierrors.NewServiceUnavailable(fmt.Sprintf("no endpoints available for service %q", svc.Name))
-	}
-	return (&backend{}).target(e.ip, e.node, strconv.Itoa(int(e.port)))
-}
-
-// servicePort returns the name of the service's port that is asked for by name
-// or number. A service with one port needs no telling.
-func servicePort(svc *corev1.Service, port string) (string, error) {
-	if port == "" && len(svc.Spec.Ports) == 1 {
-		return svc.Spec.Ports[0].Name, nil
-	}
-	for i := range svc.Spec.Ports {
-		p := &svc.Spec.Ports[i]
-		if p.Name == port || strconv.Itoa(int(p.Port)) == port {
-			return p.Name, nil
-		}
-	}
-	return "", apierrors.NewServiceUnavailable(fmt.Sprintf("no service port %q found for service %q", port, svc.Name))
-}
-
-// An endpoint is one address behind a service. node is empty if not known.
-type endpoint struct {
-	ip, node string
-	port     int32
-}
-
-// endpoints returns what is ready to serve the named port.
-func endpoints(slices []*discoveryv1.EndpointSlice, portName string) []endpoint {
-	var out []endpoint
-	for _, s := range slices {
-		if s.AddressType == discoveryv1.AddressTypeFQDN {
-			continue
-		}
-		for _, p := range s.Ports {
-			if p.Port == nil || p.Name == nil && portName != "" || p.Name != nil && *p.Name != portName {
-				continue
-			}
-			for i := range s.Endpoints {
-				if e := &s.Endpoints[i]; len(e.Addresses) > 0 && (e.Conditions.Ready == nil || *e.Conditions.Ready) {
-					out = append(out, endpoint{ip: e.Addresses[0], node: deref(e.NodeName), port: *p.Port})
-				}
-			}
-		}
-	}
-	return out
-}
-
-func pick(es []endpoint) (endpoint, bool) {
-	if len(es) == 0 {
-		return endpoint{}, false
-	}
-	return es[rand.IntN(len(es))], true
 }
 
 func deref(s *string) string {

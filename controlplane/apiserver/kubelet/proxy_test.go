@@ -171,7 +171,7 @@ func TestEndpoints(t *testing.T) {
 		Ports:       []discoveryv1.EndpointPort{{Name: ptr.To("http"), Port: ptr.To[int32](1)}, {Port: nil}},
 	})
 	for name, want := range map[string]string{
-		"http": "[{10.0.0.7 node-1 8080}]", "https": "[{10.0.0.7 node-1 8443}]", "free": "[{10.0.0.9  8090}]", "none": "[]", "": "[]",
+		"http": "[{10.0.0.7 node-1  8080}]", "https": "[{10.0.0.7 node-1  8443}]", "free": "[{10.0.0.9   8090}]", "none": "[]", "": "[]",
 	} {
 		if got := fmt.Sprint(endpoints(slices, name)); got != want {
 			t.Errorf("%q: got %s, want %s", name, got, want)
