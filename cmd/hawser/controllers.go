@@ -66,7 +66,9 @@ type controllerOptions struct {
 
 	// podEvictionTimeout is a flag that Kubernetes had, and that many still set.
 	podEvictionTimeout time.Duration
-	elect              bool
+	// cloudProvider is one that is a cloud controller manager's now.
+	cloudProvider string
+	elect         bool
 
 	causeAware   bool
 	siteAutonomy time.Duration
@@ -103,7 +105,10 @@ func (o *controllerOptions) addLifecycleFlags(f *pflag.FlagSet) {
 	f.Float32Var(&p.SecondaryEvictionRate, "secondary-node-eviction-rate", d.SecondaryEvictionRate, "nodes a second of a large zone from which pods are evicted while the zone is partly down")
 	f.Float32Var(&p.UnhealthyZoneThreshold, "unhealthy-zone-threshold", d.UnhealthyZoneThreshold, "share of a zone's nodes, if more than two, whose silence makes it partly down")
 	f.DurationVar(&o.podEvictionTimeout, "pod-eviction-timeout", 0, "")
-	_ = f.MarkHidden("pod-eviction-timeout") // it fails only if there is no such flag
+	f.StringVar(&o.cloudProvider, "cloud-provider", "", "")
+	for _, gone := range []string{"pod-eviction-timeout", "cloud-provider"} {
+		_ = f.MarkHidden(gone) // it fails only if there is no such flag
+	}
 	f.IntVar(&p.LargeClusterThreshold, "large-cluster-size-threshold", d.LargeClusterThreshold, "nodes above which a zone is large; a smaller one that is partly down is not evicted from")
 }
 
@@ -157,6 +162,9 @@ func (o *controllerOptions) check() error {
 	}
 	if o.podEvictionTimeout != 0 {
 		return errors.New("--pod-eviction-timeout is no more, in Kubernetes since 1.27: set --default-unreachable-toleration-seconds and --default-not-ready-toleration-seconds, or tolerations of pods")
+	}
+	if o.cloudProvider != "" {
+		return fmt.Errorf("--cloud-provider %s: no cloud is in this server, as in kube-controller-manager since 1.31: leave it out, run a cloud controller manager such as hawser-ccm, and agents with --cloud-provider external", o.cloudProvider)
 	}
 	if o.siteAutonomy < 0 {
 		return fmt.Errorf("--site-autonomy-duration %s is negative: want a duration such as 1h, or 0 for none", o.siteAutonomy)

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 
 	"github.com/spf13/pflag"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 
 	"github.com/hawser-project/hawser/controlplane/loadbalancer"
 	"github.com/hawser-project/hawser/server/balance"
@@ -19,19 +20,26 @@ const loadBalancerController = "hawser-load-balancer-controller"
 
 // loadBalancerOptions are the flags of load balancers.
 type loadBalancerOptions struct {
-	list  []string
-	limit int
+	list, portList []string
+	limit          int
+
+	// set by check
 	addrs []netip.Addr
+	ports []utilnet.PortRange
 }
 
 func (o *loadBalancerOptions) addFlags(f *pflag.FlagSet) {
 	f.StringSliceVar(&o.list, "load-balancer-addresses", nil, "addresses of this server at which it listens for Services of type LoadBalancer; the inventory of hawser-ccm names those of all servers")
+	f.StringSliceVar(&o.portList, "load-balancer-ports", nil, "ports, and ranges such as 30000-32767, at which it listens for Services of type LoadBalancer; one that asks for another gets an event (default all)")
 	f.IntVar(&o.limit, "load-balancer-connections", balance.DefaultLimit, "connections to Services of type LoadBalancer that may be open at a time, all together; a newcomer costs the oldest of the client that has most its place")
 }
 
 func (o *loadBalancerOptions) check() (err error) {
 	if o.addrs, err = loadbalancer.ParseAddresses(o.list); err != nil {
 		return fmt.Errorf("--load-balancer-addresses %w", err)
+	}
+	if o.ports, err = loadbalancer.ParsePorts(o.portList); err != nil {
+		return fmt.Errorf("--load-balancer-ports %w", err)
 	}
 	if o.limit <= 0 {
 		return fmt.Errorf("--load-balancer-connections %d: want one or more", o.limit)
@@ -55,7 +63,7 @@ func (t *tunnels) loadBalancer(o *serverOptions) *loadbalancer.Config {
 	if t.balancer == nil {
 		return nil
 	}
-	return &loadbalancer.Config{Addresses: o.balancers.addrs, Set: func(ctx context.Context, service string, fronts []loadbalancer.Front) error {
+	return &loadbalancer.Config{Addresses: o.balancers.addrs, Ports: o.balancers.ports, Set: func(ctx context.Context, service string, fronts []loadbalancer.Front) error {
 		all := make([]balance.Front, len(fronts))
 		for i, f := range fronts {
 			all[i] = balance.Front(f)

@@ -97,6 +97,10 @@ func TestServerOptions(t *testing.T) {
 		"longest autonomy":        {[]string{"--max-autonomy-duration=0"}, "--max-autonomy-duration 0s"},
 		"site autonomy":           {[]string{"--site-autonomy-duration=-1s"}, "--site-autonomy-duration -1s"},
 		"a flag of old":           {[]string{"--pod-eviction-timeout=5m"}, "--default-unreachable-toleration-seconds"},
+		"a cloud":                 {[]string{"--cloud-provider=aws"}, "--cloud-provider aws: no cloud is in this server"},
+		"a cloud elsewhere":       {[]string{"--cloud-provider=external"}, "run a cloud controller manager such as hawser-ccm"},
+		"ports of Services":       {[]string{"--load-balancer-ports=80,443,30000-32767"}, ""},
+		"no port of Services":     {[]string{"--load-balancer-ports=80,http"}, `--load-balancer-ports "http": want a port, or a range`},
 		"probe period":            {[]string{"--tunnel-probe-period=0"}, "--tunnel-probe-period 0s"},
 		"looks without a rest":    {[]string{"--node-monitor-period=1ns"}, "--node-monitor-period 1ns"},
 		"probes without a rest":   {[]string{"--tunnel-probe-period=1ns"}, "--tunnel-probe-period 1ns"},
@@ -154,13 +158,6 @@ func TestServerOptions(t *testing.T) {
 			clitest.Refused(t, err, tt.want)
 		})
 	}
-}
-
-// TestNoCloudProvider: what there is of a cloud is in a process of its own.
-func TestNoCloudProvider(t *testing.T) {
-	f := pflag.NewFlagSet("server", pflag.ContinueOnError)
-	new(serverOptions).addFlags(f)
-	clitest.Refused(t, f.Parse([]string{"--cloud-provider", "external"}), "unknown flag: --cloud-provider")
 }
 
 func TestServingCertificateNamesWhatIsAdvertised(t *testing.T) {

@@ -17,12 +17,14 @@ import (
 	"log/slog"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/informers"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
@@ -51,6 +53,8 @@ type Front struct {
 type Config struct {
 	// Addresses are those at which this server may listen.
 	Addresses []netip.Addr
+	// Ports are those at which it may; none means all.
+	Ports []utilnet.PortRange
 	// Set makes fronts what a Service has, which is called NAMESPACE/NAME.
 	Set func(ctx context.Context, service string, fronts []Front) error
 
@@ -106,22 +110,31 @@ func (c *Controller) sync(ctx context.Context, key string) (time.Duration, error
 	if err != nil {
 		return 0, err
 	}
-	if err := c.cfg.Set(ctx, key, c.fronts(svc)); err != nil {
-		text := strings.Join(strings.Fields(err.Error()), " ")
-		c.events.Eventf(svc, corev1.EventTypeWarning, "ListenFailed", "A server cannot listen for this Service: %s", text)
-		c.log.Warn("no listening for a service", "service", key, "err", text)
+	fronts, err := c.fronts(svc)
+	if err != nil {
+		c.tell(svc, err) // which trying again does not change
+	}
+	if err := c.cfg.Set(ctx, key, fronts); err != nil {
+		c.tell(svc, err)
 		return again, nil
 	}
 	return 0, nil
 }
 
+// tell says why there is no listening for a Service.
+func (c *Controller) tell(svc *corev1.Service, err error) {
+	text := strings.Join(strings.Fields(err.Error()), " ")
+	c.events.Eventf(svc, corev1.EventTypeWarning, "ListenFailed", "A server cannot listen for this Service: %s", text)
+	c.log.Warn("no listening for a service", "service", svc.Namespace+"/"+svc.Name, "err", text)
+}
+
 // fronts are the ports of a Service, at the addresses of this server that its status has
-// for them.
-func (c *Controller) fronts(svc *corev1.Service) []Front {
+// for them. The error names those that are not among Config.Ports.
+func (c *Controller) fronts(svc *corev1.Service) (out []Front, err error) {
 	if svc.Spec.Type != corev1.ServiceTypeLoadBalancer || svc.DeletionTimestamp != nil {
-		return nil
+		return nil, nil
 	}
-	var out []Front
+	var refused []string
 	for _, in := range svc.Status.LoadBalancer.Ingress {
 		addr, err := netip.ParseAddr(in.IP)
 		if err != nil || !slices.Contains(c.cfg.Addresses, addr) {
@@ -131,6 +144,10 @@ func (c *Controller) fronts(svc *corev1.Service) []Front {
 			port := &svc.Spec.Ports[i]
 			if cmp.Or(port.Protocol, corev1.ProtocolTCP) != corev1.ProtocolTCP || !given(in.Ports, port.Port) {
 				continue // who gives addresses has refused it, or not seen it yet
+			}
+			if !c.allowed(port.Port) {
+				refused = append(refused, strconv.Itoa(int(port.Port)))
+				continue
 			}
 			ns, name := svc.Namespace, svc.Name
 			behind := &endpoints{port: port.Name, slicesOf: func() ([]*discoveryv1.EndpointSlice, error) { return c.slicesOf(ns, name) }}
@@ -148,7 +165,14 @@ func (c *Controller) fronts(svc *corev1.Service) []Front {
 			})
 		}
 	}
-	return out
+	if len(refused) > 0 {
+		err = fmt.Errorf("its --load-balancer-ports do not have %s", strings.Join(refused, ", "))
+	}
+	return out, err
+}
+
+func (c *Controller) allowed(port int32) bool {
+	return len(c.cfg.Ports) == 0 || slices.ContainsFunc(c.cfg.Ports, func(r utilnet.PortRange) bool { return r.Contains(int(port)) })
 }
 
 // given reports whether a status has a TCP port, so that no Service gets one that is
@@ -183,6 +207,19 @@ func ParseAddresses(list []string) ([]netip.Addr, error) {
 			return nil, fmt.Errorf("%q: want an IP address of this server", s)
 		}
 		out = append(out, addr)
+	}
+	return out, nil
+}
+
+// ParsePorts reads the ports of a flag: 80, or 30000-32767.
+func ParsePorts(list []string) ([]utilnet.PortRange, error) {
+	var out []utilnet.PortRange
+	for _, s := range list {
+		r, err := utilnet.ParsePortRange(s)
+		if err != nil || r.Base < 1 {
+			return nil, fmt.Errorf("%q: want a port, or a range of ports such as 30000-32767", s)
+		}
+		out = append(out, *r)
 	}
 	return out, nil
 }

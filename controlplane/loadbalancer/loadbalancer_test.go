@@ -17,6 +17,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/tools/record"
@@ -41,6 +42,11 @@ type world struct {
 
 func run(t *testing.T, f func(w *world), objs ...runtime.Object) {
 	t.Helper()
+	runWith(t, nil, f, objs...)
+}
+
+func runWith(t *testing.T, ports []utilnet.PortRange, f func(w *world), objs ...runtime.Object) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		client, _, err := apitest.New(objs...)
 		if err != nil {
@@ -48,7 +54,7 @@ func run(t *testing.T, f func(w *world), objs ...runtime.Object) {
 		}
 		w := &world{T: t, ctx: t.Context(), client: client, events: record.NewFakeRecorder(100), set: make(map[string][]Front)}
 		_, stop := apitest.Start(t, client, func(f informers.SharedInformerFactory) (*Controller, error) {
-			return New(f, Config{Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}, Set: w.take, Events: w.events})
+			return New(f, Config{Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}, Ports: ports, Set: w.take, Events: w.events})
 		})
 		f(w)
 		if err := stop(); err != nil {
@@ -260,6 +266,36 @@ func TestPortTaken(t *testing.T) {
 			t.Error("it is not tried again")
 		}
 	})
+}
+
+// TestPortNotAllowed: the Service hears of it, once, and its other ports are listened at.
+func TestPortNotAllowed(t *testing.T) {
+	ports, err := ParsePorts([]string{"80", "30000-32767"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	runWith(t, ports, func(w *world) {
+		if got, want := w.fronts(), "192.0.2.1:80 [] sticky=false proxy=false to ; 192.0.2.1:32767 [] sticky=false proxy=false to "; got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+		<-time.After(2 * again)
+		const want = "Warning ListenFailed A server cannot listen for this Service: its --load-balancer-ports do not have 22, 32768"
+		if got := apitest.Events(w.events); !slices.Equal(got, []string{want}) {
+			t.Errorf("%q", got)
+		}
+	}, service(func(s *corev1.Service) {
+		for _, n := range []int32{22, 32767, 32768} {
+			s.Spec.Ports = append(s.Spec.Ports, corev1.ServicePort{Name: fmt.Sprint(n), Port: n})
+		}
+	}))
+}
+
+func TestParsePorts(t *testing.T) {
+	for _, s := range []string{"", "http", "0", "0-80", "65536", "90-80", "80-65536", "-1", "80,81"} {
+		if got, err := ParsePorts([]string{s}); err == nil || !strings.Contains(err.Error(), "want a port, or a range of ports") {
+			t.Errorf("%q: %v, %v", s, got, err)
+		}
+	}
 }
 
 func TestParseAddresses(t *testing.T) {
