@@ -168,6 +168,7 @@ func TestEnabled(t *testing.T) {
 		"node-lifecycle-controller", "taint-eviction-controller", "node-ipam-controller", "pod-garbage-collector-controller", "garbage-collector-controller",
 		"certificatesigningrequest-approving-controller", "certificatesigningrequest-signing-controller", "certificatesigningrequest-cleaner-controller",
 		"ttl-after-finished-controller", "root-ca-certificate-publisher-controller", "serviceaccount-controller", "namespace-controller", "job-controller",
+		"serviceaccount-token-controller",
 	} {
 		if !slices.Contains(all, name) {
 			t.Errorf("there is no %s", name)

@@ -65,6 +65,13 @@ func forAccess() []entry {
 		{name: "serviceaccount-controller", alias: "serviceaccount", make: func(s *shared) (Controller, error) {
 			return serviceaccount.New(s.client, s.informers, s.log), nil
 		}},
+		{name: "serviceaccount-token-controller", alias: "serviceaccount-token", make: func(s *shared) (Controller, error) {
+			ca, _, err := s.authority()
+			if err != nil || ca == nil {
+				return nil, err
+			}
+			return serviceaccount.NewTokens(s.client, s.informers, serviceaccount.TokensConfig{CA: ca, Log: s.log})
+		}},
 		{name: "clusterrole-aggregation-controller", alias: "clusterrole-aggregation", make: func(s *shared) (Controller, error) {
 			return clusterroles.New(s.client, s.informers, s.log), nil
 		}},
@@ -202,21 +209,30 @@ func forServices() []entry {
 	}
 }
 
-// newRootCA publishes the authority by which the controllers themselves know the
-// API server; there is nothing to publish where they do not verify it.
-func newRootCA(s *shared) (Controller, error) {
+// authority is that by which the controllers themselves know the API server, and what tells
+// that it is another; nil where they do not verify it.
+func (s *shared) authority() (ca func() []byte, changed func(f func()) (stop func()), err error) {
 	tls := s.cfg.Client.TLSClientConfig
 	if len(tls.CAData) > 0 {
-		return rootca.New(s.client, s.informers, rootca.Config{CA: func() []byte { return tls.CAData }, Log: s.log})
+		return func() []byte { return tls.CAData }, nil, nil
 	}
 	if tls.CAFile == "" {
-		return nil, nil
+		return nil, nil, nil
 	}
 	cas, err := s.cfg.Files.Authorities(tls.CAFile)
 	if err != nil {
-		return nil, fmt.Errorf("the API server's authority: %w", err)
+		return nil, nil, fmt.Errorf("the API server's authority: %w", err)
 	}
-	return rootca.New(s.client, s.informers, rootca.Config{CA: cas.PEM, Changed: cas.Changed, Log: s.log})
+	return cas.PEM, cas.Changed, nil
+}
+
+// newRootCA publishes the authority, if there is one.
+func newRootCA(s *shared) (Controller, error) {
+	ca, changed, err := s.authority()
+	if err != nil || ca == nil {
+		return nil, err
+	}
+	return rootca.New(s.client, s.informers, rootca.Config{CA: ca, Changed: changed, Log: s.log})
 }
 
 func (e *entry) called(name string) bool {

@@ -97,7 +97,7 @@ var userRules = map[string][]rule{
 			"nodes", "pods", "namespaces", "endpoints", "serviceaccounts", "configmaps", "services",
 			"persistentvolumes", "persistentvolumeclaims", "replicationcontrollers",
 		}},
-		{verbs: create, groups: core, resources: []string{"pods/eviction"}},
+		{verbs: create, groups: core, resources: []string{"pods/eviction", "serviceaccounts/token"}},
 		{verbs: write, groups: []string{"apps", "batch", "discovery.k8s.io", "storage.k8s.io"}, resources: []string{"*"}},
 		{verbs: []string{"get", "update", "patch"}, groups: []string{"apps"}, resources: []string{"*/scale"}},
 		// Disruption budgets of custom resources' pods.

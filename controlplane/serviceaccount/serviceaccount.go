@@ -1,5 +1,6 @@
 // Package serviceaccount gives each namespace the service account that its pods have
-// unless they name another: "default". Whoever deletes it gets another one.
+// unless they name another: "default". Whoever deletes it gets another one. Secrets that ask
+// for a token of an account get one.
 package serviceaccount
 
 import (

@@ -74,10 +74,6 @@ func ineffective(obj runtime.Object, balances bool) string {
 		if len(o.Spec.VolumeClaimTemplates) > 0 {
 			return "StatefulSet with volumeClaimTemplates gets its claims here and no volumes: no controller of this server binds a claim, and no agent mounts one"
 		}
-	case *corev1.Secret:
-		if o.Type == corev1.SecretTypeServiceAccountToken {
-			return "Secret of type " + string(o.Type) + " gets no token here: no controller of this server makes any, kubectl create token does"
-		}
 	}
 	return ""
 }

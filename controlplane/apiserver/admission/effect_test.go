@@ -28,7 +28,6 @@ func TestEffect(t *testing.T) {
 	balanced := &corev1.Service{Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer}}
 	atNodes := &corev1.Service{Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort}}
 	claiming := &appsv1.StatefulSet{Spec: appsv1.StatefulSetSpec{VolumeClaimTemplates: []corev1.PersistentVolumeClaim{{}}}}
-	token := &corev1.Secret{Type: corev1.SecretTypeServiceAccountToken}
 	for _, tt := range []struct {
 		gv             schema.GroupVersion
 		kind, resource string
@@ -57,8 +56,6 @@ func TestEffect(t *testing.T) {
 		{core, "Service", "services", "", atNodes, atNodes, ""},
 		{core, "ResourceQuota", "resourcequotas", "", nil, &corev1.ResourceQuota{}, ""},
 		{core, "Secret", "secrets", "", nil, &corev1.Secret{}, ""},
-		{core, "Secret", "secrets", "", nil, token, "Secret of type kubernetes.io/service-account-token gets no token here"},
-		{core, "Secret", "secrets", "", token, token, ""},
 		{core, "PersistentVolume", "persistentvolumes", "", nil, &corev1.PersistentVolume{}, "acts on persistentvolumes, so no claim is bound to it"},
 		{core, "PersistentVolume", "persistentvolumes", "", &corev1.PersistentVolume{}, &corev1.PersistentVolume{}, ""},
 		{storage, "CSIDriver", "csidrivers", "", nil, &storagev1.CSIDriver{}, "no volume is attached"},
