@@ -244,6 +244,7 @@ func newPlane(ctx context.Context, o *serverOptions, keys *pki.PKI, files *auth.
 		SendRetryAfter: o.shutdown.retryAfter,
 		DrainTimeout:   o.shutdown.grace,
 		Balances:       len(o.balancers.addrs) > 0,
+		Runs:           func(name string) bool { return controlplane.Selected(o.controllers.enabled, name) },
 		Leave:          func() { t.leave(p.controlled) },
 		Stored: func(g apiserver.Getters) {
 			t.services = &serviceObjects{service: g.Service, slices: g.EndpointSlices}

@@ -169,6 +169,9 @@ type Config struct {
 	// Balances says that this server listens for Services of type LoadBalancer, so that
 	// nobody need be warned who makes one.
 	Balances bool
+	// Runs says whether the controller of a name runs beside this server: whoever makes what it
+	// would act on is warned if it does not. Nil means that all do.
+	Runs func(controller string) bool
 
 	// Audit says which requests are recorded, and where. Zero means none.
 	Audit Audit

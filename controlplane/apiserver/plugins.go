@@ -57,7 +57,7 @@ func (s *Server) admission(ctx context.Context, client kubernetes.Interface, sha
 	if !s.cfg.FeatureGates.Enabled(TaintTolerationComparisonOperators) {
 		chain = append(chain, builtin.WithoutComparisons())
 	}
-	chain = append(append(append(chain, builtin.Effect(s.cfg.Balances)), s.cfg.Admission...), late...)
+	chain = append(append(append(chain, builtin.Effect(s.cfg.Balances, s.cfg.Runs)), s.cfg.Admission...), late...)
 	for _, p := range chain {
 		if err := initialize(p); err != nil {
 			return nil, err

@@ -31,16 +31,30 @@ var withoutEffect = map[schema.GroupResource]string{
 	{Group: "node.k8s.io", Resource: "runtimeclasses"}:          "no pod runs otherwise",
 }
 
+// actsOn are the controllers that act on a kind, and what does not happen without them.
+var actsOn = map[schema.GroupResource]struct{ controller, missing string }{
+	{Group: "apps", Resource: "deployments"}:            {"deployment-controller", "no pods are made"},
+	{Group: "apps", Resource: "replicasets"}:            {"replicaset-controller", "no pods are made"},
+	{Group: "apps", Resource: "statefulsets"}:           {"statefulset-controller", "no pods are made"},
+	{Group: "apps", Resource: "daemonsets"}:             {"daemonset-controller", "no pods are made"},
+	{Group: "batch", Resource: "jobs"}:                  {"job-controller", "no pods are made"},
+	{Group: "batch", Resource: "cronjobs"}:              {"cronjob-controller", "no jobs are made"},
+	{Group: "policy", Resource: "poddisruptionbudgets"}: {"disruption-controller", "its pods cannot be evicted"},
+	{Resource: "resourcequotas"}:                        {"resourcequota-controller", "what is in use is not counted"},
+}
+
 // Effect warns whoever makes an object that nothing here acts on, or makes one of an
 // object that there is. Another's controller may act on it, so the object is stored.
-// Balances says whether this server listens for Services.
-func Effect(balances bool) admission.Interface {
-	return &effect{admission.NewHandler(admission.Create, admission.Update), balances}
+// Balances says whether this server listens for Services, and runs whether it runs the
+// controller of a name; nil means all.
+func Effect(balances bool, runs func(controller string) bool) admission.Interface {
+	return &effect{admission.NewHandler(admission.Create, admission.Update), balances, runs}
 }
 
 type effect struct {
 	*admission.Handler
 	balances bool
+	runs     func(controller string) bool
 }
 
 var _ admission.ValidationInterface = (*effect)(nil)
@@ -52,6 +66,9 @@ func (e *effect) Validate(ctx context.Context, a admission.Attributes, _ admissi
 	kind := a.GetResource().GroupResource()
 	if missing, ok := withoutEffect[kind]; ok && a.GetOperation() == admission.Create {
 		warning.AddWarning(ctx, "", fmt.Sprintf("%s is stored and has no effect here: no controller of this server acts on %s, so %s", a.GetKind().Kind, kind.Resource, missing))
+	}
+	if acts, ok := actsOn[kind]; ok && a.GetOperation() == admission.Create && e.runs != nil && !e.runs(acts.controller) {
+		warning.AddWarning(ctx, "", fmt.Sprintf("%s is stored and has no effect here: this server runs no %s (--controllers), so %s", a.GetKind().Kind, acts.controller, acts.missing))
 	}
 	if said := ineffective(a.GetObject(), e.balances); said != "" && said != ineffective(a.GetOldObject(), e.balances) {
 		warning.AddWarning(ctx, "", said)
