@@ -332,6 +332,8 @@ func (c *cloud) balances(t *testing.T) {
 		must(t, answers())
 	}
 	c.named(t, port, target)
+	c.clients(t, at)
+	c.encrypts(t)
 	c.mustKubectl(t, "", "delete", "pod", "echo-1", "--now")
 	for range 20 {
 		must(t, answers()) // whichever endpoint is left

@@ -93,6 +93,11 @@ func TestMachineShutdown(t *testing.T) {
 	if got := c.mustKubectl(t, "", "describe", "pod", "regular"); !strings.Contains(got, "Pod was terminated in response to imminent node shutdown.") {
 		t.Errorf("kubectl describe pod: %s", got)
 	}
+	for _, pod := range []string{"regular", "done"} { // the column is how its container ended, which is exit code 0
+		if got := strings.Fields(c.mustKubectl(t, "", "get", "pod", pod, "--no-headers")); len(got) < 4 || strings.Join(got[1:4], " ") != "0/1 Completed 0" {
+			t.Errorf("kubectl get pod: %q", got)
+		}
+	}
 	const ready = "jsonpath={.status.conditions[?(@.type=='Ready')]['status','reason','message']}"
 	if got := c.mustKubectl(t, "", "get", "node", "node-1", "-o="+ready); got != "False KubeletNotReady node is shutting down" {
 		t.Errorf("the node is ready: %q", got)
