@@ -130,11 +130,14 @@ func (c *Controller) tell(svc *corev1.Service, err error) {
 
 // fronts are the ports of a Service, at the addresses of this server that its status has
 // for them. The error names those that are not among Config.Ports.
-func (c *Controller) fronts(svc *corev1.Service) (out []Front, err error) {
+func (c *Controller) fronts(svc *corev1.Service) ([]Front, error) {
 	if svc.Spec.Type != corev1.ServiceTypeLoadBalancer || svc.DeletionTimestamp != nil {
 		return nil, nil
 	}
-	var refused []string
+	var (
+		out     []Front
+		refused []string
+	)
 	for _, in := range svc.Status.LoadBalancer.Ingress {
 		addr, err := netip.ParseAddr(in.IP)
 		if err != nil || !slices.Contains(c.cfg.Addresses, addr) {
@@ -166,9 +169,9 @@ func (c *Controller) fronts(svc *corev1.Service) (out []Front, err error) {
 		}
 	}
 	if len(refused) > 0 {
-		err = fmt.Errorf("its --load-balancer-ports do not have %s", strings.Join(refused, ", "))
+		return out, fmt.Errorf("its --load-balancer-ports do not have %s", strings.Join(refused, ", "))
 	}
-	return out, err
+	return out, nil
 }
 
 func (c *Controller) allowed(port int32) bool {
