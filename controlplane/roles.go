@@ -25,7 +25,7 @@ type Rule struct {
 
 // RoleOf returns what the controller of a name or an alias (Config.Enabled) needs. It is
 // the zero Role for the controllers that Kubernetes does not have: what these need is what
-// every hub does.
+// every hub does. The serviceaccount-token-controller has no Role.Name.
 //
 // Source: plugin/pkg/auth/authorizer/rbac/bootstrappolicy of Kubernetes.
 func RoleOf(name string) Role {
@@ -49,8 +49,11 @@ var roles = map[string]Role{
 	"certificatesigningrequest-cleaner-controller": {Name: ofController("certificate-controller")},
 	"token-cleaner-controller":                     {Name: ofController("token-cleaner"), Namespace: "kube-system"},
 	"serviceaccount-controller":                    {Name: ofController("service-account-controller"), More: []Rule{watching("", "namespaces"), watching("", "serviceaccounts")}},
-	"clusterrole-aggregation-controller":           {Name: ofController("clusterrole-aggregation-controller")},
-	"validatingadmissionpolicy-status-controller":  {Name: ofController("validatingadmissionpolicy-status-controller")},
+	"serviceaccount-token-controller": {More: []Rule{ // that of Kubernetes is kube-controller-manager itself
+		rule("", "secrets", "list", "watch", "get", "patch", "delete"), rule("", "serviceaccounts", "list", "watch", "get"), rule("", "serviceaccounts/token", "create"),
+	}},
+	"clusterrole-aggregation-controller":          {Name: ofController("clusterrole-aggregation-controller")},
+	"validatingadmissionpolicy-status-controller": {Name: ofController("validatingadmissionpolicy-status-controller")},
 
 	"node-lifecycle-controller": {Name: ofController("node-controller"), More: []Rule{
 		rule("coordination.k8s.io", "leases", "get", "list", "watch"),

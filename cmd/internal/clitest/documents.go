@@ -29,7 +29,6 @@ var elsewhere = map[string]string{
 	"--certificate-authority":                 "hawser-agent",
 	"--client-certificate":                    "hawser-agent",
 	"--client-key":                            "hawser-agent",
-	"--cloud-provider":                        "hawser-agent",
 	"--eviction-hard":                         "hawser-agent",
 	"--file-check-frequency":                  "hawser-agent",
 	"--hide-path":                             "hawser-agent",
