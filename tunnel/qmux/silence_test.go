@@ -387,6 +387,8 @@ func TestLateProcessDoubts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(tunnel.Options{})
 		d, a := n.pair(t, tunnel.Options{})
+		synctest.Wait()
+		n.mu.Lock() // no other connection is made before it was looked at
 		d.mu.Lock()
 		c := d.firstLocked()
 		c.inFlight, c.owedSince = 1, time.Now()
@@ -403,6 +405,7 @@ func TestLateProcessDoubts(t *testing.T) {
 		}
 		c.inFlight = 0
 		d.mu.Unlock()
+		n.mu.Unlock()
 		synctest.Wait()
 		n.close(t, d, a)
 	})
@@ -416,6 +419,8 @@ func TestStuckWriterIsDoubted(t *testing.T) {
 		n := newNetwork(tunnel.Options{})
 		d, a := n.pair(t, tunnel.Options{})
 		for _, heard := range []bool{true, false} {
+			synctest.Wait()
+			n.mu.Lock() // no other connection is made before it was looked at
 			d.mu.Lock()
 			c := d.firstLocked()
 			ago := time.Now().Add(-2 * d.ackTimeoutLocked())
@@ -431,6 +436,7 @@ func TestStuckWriterIsDoubted(t *testing.T) {
 			}
 			c.writing, c.owedSince = false, time.Time{}
 			d.mu.Unlock()
+			n.mu.Unlock()
 		}
 		synctest.Wait()
 		n.close(t, d, a)
