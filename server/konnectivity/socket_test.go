@@ -127,7 +127,11 @@ func TestThousandDials(t *testing.T) {
 			if _, err = io.WriteString(c, "hello"); err == nil {
 				_, err = io.ReadFull(c, make([]byte, 5))
 			}
-			return errors.Join(err, c.Close())
+			// The client's Close may see the end of the call before the answer that came first.
+			if end := c.Close(); end != nil && end.Error() != "tunnel closed" {
+				err = errors.Join(err, end)
+			}
+			return err
 		})
 	}
 	if err := group.Wait(); err != nil {
