@@ -40,6 +40,7 @@ func RoleOf(name string) Role {
 // memoryLease is what package nodelifecycle remembers.
 const memoryLease = "hawser-node-lifecycle"
 
+// roles is by the names of the table. It is never changed.
 var roles = map[string]Role{
 	"certificatesigningrequest-approving-controller": {Name: ofController("certificate-controller"), More: []Rule{
 		// That of Kubernetes approves clients' certificates alone.

@@ -81,11 +81,16 @@ func (s *serviceObjects) endpoints(ctx context.Context, addr string) (targets []
 	if err == nil {
 		slices, err = s.slices(ctx, name.Name)
 	}
+	unread := err != nil && !apierrors.IsNotFound(err)
 	if err == nil {
 		targets, err = kubelet.Endpoints(svc, slices, name.Host, uint16(number))
 	}
 	if err != nil {
-		return nil, true, &tunnel.DialError{Addr: addr, Code: tunnel.Unresolved, Text: err.Error()}
+		code := tunnel.Unresolved
+		if unread {
+			code = tunnel.CodeOf(err)
+		}
+		return nil, true, &tunnel.DialError{Addr: addr, Code: code, Text: err.Error()}
 	}
 	return targets, true, nil
 }

@@ -94,6 +94,14 @@ func TestServiceNames(t *testing.T) {
 	}
 }
 
+// TestServicesUnread: a name leads nowhere only if the API has said so.
+func TestServicesUnread(t *testing.T) {
+	s := &serviceObjects{service: func(context.Context, string) (*corev1.Service, error) { return nil, context.DeadlineExceeded }}
+	if _, named, err := s.endpoints(t.Context(), "web.default.svc:80"); !named || tunnel.CodeOf(err) != tunnel.Timeout {
+		t.Errorf("named %t, %v", named, err)
+	}
+}
+
 // TestDialServices: another endpoint is dialed when one fails, and the last failure is told with
 // its code.
 func TestDialServices(t *testing.T) {
