@@ -170,7 +170,7 @@ func TestTakenWhileForgotten(t *testing.T) {
 		r.must(r.book.Claim(ctx, "a", number(1), ""))
 		r.must(r.book.Allow(ctx, "a", "root", time.Hour))
 		removed := false
-		r.api.PrependReactor("update", "configmaps", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		r.react("update", "configmaps", func(a clienttesting.Action) (bool, runtime.Object, error) {
 			if !removed {
 				removed = true
 				r.must(r.api.Tracker().Delete(a.GetResource(), Namespace, "a"))
@@ -189,7 +189,7 @@ func TestRemovedWhileRead(t *testing.T) {
 		r.must(r.book.Claim(t.Context(), "a", number(1), ""))
 		r.makeNode("a", "u1")
 		read := false
-		r.api.PrependReactor("get", "configmaps", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		r.react("get", "configmaps", func(a clienttesting.Action) (bool, runtime.Object, error) {
 			if read {
 				return false, nil, nil
 			}

@@ -119,6 +119,13 @@ func newRigOf(t *testing.T, api *fake.Clientset, vouched bool) *rig {
 	return r
 }
 
+// react has f answer requests, also while the keeper runs.
+func (r *rig) react(verb, resource string, f clienttesting.ReactionFunc) {
+	r.api.Lock() // which PrependReactor does not
+	defer r.api.Unlock()
+	r.api.PrependReactor(verb, resource, f)
+}
+
 func (r *rig) must(err error) {
 	r.t.Helper()
 	if err != nil {
