@@ -108,8 +108,8 @@ type Config struct {
 	// run pods. Servers that cannot be reached do not count. A node that a server no longer
 	// admits is fenced, too. It must not block.
 	Fenced func(fenced bool)
-	// Revoked, if not nil, is called when a server says, before this agent has had a
-	// session, that its key no longer owns the node's name: the Node was deleted, the key
+	// Revoked, if not nil, is called when a server says, before this agent or another of its
+	// Group has had a session, that its key no longer owns the node's name: the Node was deleted, the key
 	// was revoked, or another machine took the name over. The agent may then join again
 	// with a join token, because an operator has started it since. It must not block.
 	Revoked func()

@@ -33,8 +33,9 @@ const (
 // shared is the state that the agents of one node in one process share. To each server they
 // are one agent, whose newest session counts.
 type shared struct {
-	instance uint64        // differs between this process and a clone of the machine
-	sequence atomic.Uint64 // of the latest greeting
+	instance   uint64        // differs between this process and a clone of the machine
+	sequence   atomic.Uint64 // of the latest greeting
+	hadSession atomic.Bool   // one of the agents had one
 
 	mu      sync.Mutex         // guards the following
 	taken   map[string]*Agent  // by server: the agent that has, or tries, a session with it

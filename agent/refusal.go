@@ -162,7 +162,7 @@ func remedy(reason, err error) string {
 	case errors.Is(reason, ErrProxyRefused):
 		return "check HTTPS_PROXY and NO_PROXY"
 	case errors.Is(reason, ErrRevoked):
-		return "its pods are stopped and it keeps asking; to have the node back, put a valid join token into its --token-file, or restart it with one (HAWSER_TOKEN or --token); unless its Node was deleted, that takes \"hawser node allow\" on the server first"
+		return "its pods are stopped and it keeps asking; to have the node back, restart it with a valid join token (--token-file, HAWSER_TOKEN or --token); unless its Node was deleted, that takes \"hawser node allow\" on the server first"
 	case errors.Is(reason, ErrReplaced):
 		return "if this machine is a copy of another one, remove the agent's data directory and join it under another name"
 	default:

@@ -48,7 +48,6 @@ type keeper struct {
 	retryFirst string               // a server to retry before the next in turn; empty if there is none
 	retryAfter map[string]time.Time // until when a server must not be tried, as it requested
 	fenced     bool                 // another agent is preferred, or the node is not admitted
-	hadSession bool                 // there was a session
 	// leaving are links that drain beside the one in use, the latest first.
 	leaving     []*link
 	search      search
@@ -215,7 +214,7 @@ func (k *keeper) failed(server string, err error) time.Duration {
 // how long to wait: what the server requests, else an increasing back-off.
 func (k *keeper) lost(err error) time.Duration {
 	k.fence(true)
-	if errors.Is(err, ErrRevoked) && !k.hadSession {
+	if errors.Is(err, ErrRevoked) && !k.agent.shared.hadSession.Load() {
 		if revoked := k.agent.cfg.Revoked; revoked != nil {
 			revoked()
 		}
@@ -257,7 +256,7 @@ func (k *keeper) use(ctx context.Context, l *link) {
 	a := k.agent
 	a.shared.keep(a, l.server)
 	delete(k.logged, l.server)
-	k.hadSession = true
+	a.shared.hadSession.Store(true)
 	a.metrics.began(l)
 	l.path = a.routing.path(addrOf(l.remote()))
 	k.search.attempts, k.search.retry = 0, time.Time{}

@@ -320,6 +320,48 @@ func TestRevoked(t *testing.T) {
 	})
 }
 
+// TestRevokedByOneOfTwo: a server that none of the node's sessions was with does not have a
+// node join again that was revoked while it ran: no operator has started it since.
+func TestRevokedByOneOfTwo(t *testing.T) {
+	for name, same := range map[string]bool{"a server that was down": false, "two addresses of one server": true} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, h *servers) {
+				revoked := &tunnel.Goodbye{Code: tunnel.Revoked, Text: "node was revoked", Retry: 30 * time.Second}
+				var out atomic.Bool
+				h.decision = func(int, tunnel.Hello) error {
+					if out.Load() {
+						return revoked
+					}
+					return nil
+				}
+				h.open("a:1")
+				if same {
+					h.identity = sameServer
+					h.open("b:1")
+				}
+				var asked atomic.Int64
+				g := h.startGroup(Config{Servers: []string{"a:1", "b:1"}, Revoked: func() { asked.Add(1) }}, 2)
+				pass(time.Minute)
+				out.Store(true)
+				for len(h.sessions) > 0 {
+					if m := <-h.sessions; m.session.Context().Err() == nil {
+						if err := m.control.HangUp(revoked); err != nil {
+							t.Error(err)
+						}
+					}
+				}
+				if !same {
+					h.open("b:1")
+				}
+				pass(time.Hour)
+				if asked.Load() != 0 || !errors.Is(g.State().Err, ErrRevoked) {
+					t.Errorf("told %d times to join again, %v", asked.Load(), g.State().Err)
+				}
+			})
+		})
+	}
+}
+
 // TestTurnedAwayUntil: an agent that is refused because the server prefers another one comes
 // back at the time that the server gives, and logs that time each time.
 func TestTurnedAwayUntil(t *testing.T) {

@@ -106,7 +106,7 @@ func (o *options) addServerFlags(f *pflag.FlagSet) {
 	f.IntVar(&o.serverCount, "server-count", 2, "how many of the servers there are sessions with at a time")
 	f.StringVar(&o.token, "token", "", "join token, ID.SECRET; everybody who can list processes sees it here (default $"+tokenEnv+"); needed only until the node has its certificate")
 	setup.Secret(f, "token")
-	f.StringVar(&o.tokenFile, "token-file", "", "file with the join token; read each time one is needed, so that a node whose certificate has expired or is no longer admitted can join again")
+	f.StringVar(&o.tokenFile, "token-file", "", "file with the join token; read each time one is needed, so that a node whose certificate has expired, or that was no longer admitted when it was started, can join again")
 	f.StringSliceVar(&o.caHashes, "discovery-token-ca-cert-hash", nil, "hash of the server's CA, sha256:HEX; needed with a join token")
 	f.StringVar(&o.dataDir, "data-dir", "/var/lib/hawser-agent", "directory of keys, pods and logs; made if missing")
 	f.DurationVar(&o.trustRefresh, "authorities-refresh-period", bootstrap.DefaultFollow, "how often the node looks whether the authorities of the cluster are others, give or take a quarter")
