@@ -195,9 +195,10 @@ func TestExistingNodeIsReconciled(t *testing.T) {
 			},
 			Spec: corev1.NodeSpec{Unschedulable: true},
 			Status: corev1.NodeStatus{
-				NodeInfo:   corev1.NodeSystemInfo{BootID: "boot-0"},
-				Conditions: []corev1.NodeCondition{{Type: "NetworkUnavailable", Status: "False"}, {Type: corev1.NodeReady, Status: corev1.ConditionUnknown, Reason: "NodeStatusNeverUpdated"}},
-				Capacity:   corev1.ResourceList{"example.com/gpu": resource.MustParse("2")},
+				NodeInfo:    corev1.NodeSystemInfo{BootID: "boot-0"},
+				Conditions:  []corev1.NodeCondition{{Type: "NetworkUnavailable", Status: "False"}, {Type: corev1.NodeReady, Status: corev1.ConditionUnknown, Reason: "NodeStatusNeverUpdated"}},
+				Capacity:    corev1.ResourceList{"example.com/gpu": resource.MustParse("2"), "hugepages-16Mi": resource.MustParse("1Gi")},
+				Allocatable: corev1.ResourceList{"hugepages-16Mi": resource.MustParse("1Gi")},
 			},
 		}
 		if err := w.api.Tracker().Add(old); err != nil {
@@ -224,6 +225,11 @@ func TestExistingNodeIsReconciled(t *testing.T) {
 		}
 		if q := n.Status.Capacity["example.com/gpu"]; q.Value() != 2 {
 			t.Errorf("somebody else's capacity is %s", q.String())
+		}
+		for _, list := range []corev1.ResourceList{n.Status.Capacity, n.Status.Allocatable} {
+			if q, there := list["hugepages-16Mi"]; there {
+				t.Errorf("huge pages of the machine before: %s", q.String())
+			}
 		}
 		if !w.sawEvent("Warning Rebooted Node node-1 has been rebooted, boot id: boot-1") {
 			t.Errorf("events %q", w.events)

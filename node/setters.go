@@ -108,10 +108,11 @@ func (r *report) setResources(st *corev1.NodeStatus) {
 	st.Capacity, st.Allocatable = capacity, allocatable
 }
 
-// keepOthers keeps the resources that other components set, such as devices.
+// keepOthers keeps the resources that other components set, such as devices. Huge pages are the
+// node's own: a size that this machine does not have was that of another.
 func keepOthers(list, old corev1.ResourceList) {
 	for name, q := range old {
-		if _, ours := list[name]; !ours {
+		if _, ours := list[name]; !ours && !strings.HasPrefix(string(name), corev1.ResourceHugePagesPrefix) {
 			list[name] = q
 		}
 	}
