@@ -49,13 +49,21 @@ func (a *Authorities) ServerTLS(cert func(*tls.ClientHelloInfo) (*tls.Certificat
 // Believe makes c verify servers by a's authorities at the time of each handshake, in
 // place of RootCAs. It is for servers with a DNS name: package tls does not pass an IP
 // address to VerifyConnection, and such a server is refused.
-func (a *Authorities) Believe(c *tls.Config) {
-	c.RootCAs = x509.NewCertPool() // no authority, in case the func below is not called
-	c.InsecureSkipVerify = true    // by the library, which has one pool: VerifyConnection verifies
-	c.VerifyConnection = a.verifyServer
+func (a *Authorities) Believe(c *tls.Config) { believe(c, a) }
+
+// believed are the authorities of Believe.
+type believed interface {
+	Pool() *x509.CertPool
+	Check(chains [][]*x509.Certificate) error
 }
 
-func (a *Authorities) verifyServer(cs tls.ConnectionState) error {
+func believe(c *tls.Config, a believed) {
+	c.RootCAs = x509.NewCertPool() // no authority, in case the func below is not called
+	c.InsecureSkipVerify = true    // by the library, which has one pool: VerifyConnection verifies
+	c.VerifyConnection = func(cs tls.ConnectionState) error { return verifyServer(cs, a) }
+}
+
+func verifyServer(cs tls.ConnectionState, a believed) error {
 	if len(cs.PeerCertificates) == 0 || cs.ServerName == "" {
 		return errors.New("the server shows no certificate, or is not called by a name")
 	}

@@ -56,7 +56,7 @@ type besideOptions struct {
 // onlyBeside are flags that say nothing without --kubeconfig.
 var onlyBeside = []string{
 	"health-port", "client-ca-file", "agent-ca", "connect-client-ca-file", "tls-cert-file", "tls-private-key-file",
-	"kubelet-certificate-authority", "kubelet-client-certificate", "kubelet-client-key",
+	"kubelet-client-certificate", "kubelet-client-key",
 }
 
 // onlyEmbedded are flags of what does not run beside another API server.
@@ -82,7 +82,7 @@ func (o *besideOptions) addFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.connectCA, "connect-client-ca-file", "", "with --kubeconfig: authorities of the front ends' clients, in place of the hub's own, so that one certificate is good for several hubs; its subject is that of DATA-DIR/pki/"+pki.ConnectClient+".crt")
 	f.StringVar(&o.cert, "tls-cert-file", "", "with --kubeconfig: serving certificate of the tunnel, of an authority that agents believe, such as the cluster's (default one of an authority of its own in --data-dir, published in ConfigMap "+hubConfigMap+")")
 	f.StringVar(&o.key, "tls-private-key-file", "", "with --kubeconfig: key of --tls-cert-file")
-	f.StringVar(&o.kubeletCA, "kubelet-certificate-authority", "", "with --kubeconfig: authority of kubelets' serving certificates for the health probes (default they are not verified, and told nothing)")
+	f.StringVar(&o.kubeletCA, "kubelet-certificate-authority", "", "authority of the serving certificates of kubelets (hawser-agent --kubelet) that have them from elsewhere, believed beside the cluster's; with --kubeconfig: for the health probes alone (default there they are not verified, and told nothing)")
 	f.StringVar(&o.kubeletCert, "kubelet-client-certificate", "", "with --kubeconfig: client certificate for the health probes (default none: a kubelet that answers 401 or 403 is there)")
 	f.StringVar(&o.kubeletKey, "kubelet-client-key", "", "with --kubeconfig: key of --kubelet-client-certificate")
 	f.StringVar(&o.signingCert, "cluster-signing-cert-file", "", "with --kubeconfig: authority that signs certificates")
@@ -148,7 +148,7 @@ func (o *besideOptions) check(enabled []string) error {
 				return fmt.Errorf("--%s needs --kubeconfig: it is for a hub beside another API server", name)
 			}
 		}
-		return nil
+		return checkAuthorities(new(auth.Files), map[string]string{"kubelet-certificate-authority": o.kubeletCA})
 	}
 	for _, name := range onlyEmbedded {
 		if o.flags.Changed(name) {
@@ -172,13 +172,11 @@ func (o *besideOptions) checkHub(enabled []string) error {
 		return errors.New("--client-ca-file and --agent-ca: agents have certificates of one of them")
 	}
 	var files auth.Files
-	for flag, file := range map[string]string{"client-ca-file": o.clientCA, "agent-ca": o.agentCA, "connect-client-ca-file": o.connectCA, "kubelet-certificate-authority": o.kubeletCA} {
-		if file == "" {
-			continue
-		}
-		if _, err := files.Authorities(file); err != nil {
-			return fmt.Errorf("--%s: %w", flag, err)
-		}
+	err := checkAuthorities(&files, map[string]string{
+		"client-ca-file": o.clientCA, "agent-ca": o.agentCA, "connect-client-ca-file": o.connectCA, "kubelet-certificate-authority": o.kubeletCA,
+	})
+	if err != nil {
+		return err
 	}
 	for flags, p := range map[string][2]string{
 		"--tls-cert-file and --tls-private-key-file":            {o.cert, o.key},
@@ -191,8 +189,21 @@ func (o *besideOptions) checkHub(enabled []string) error {
 			return fmt.Errorf("%s: %w", flags, err)
 		}
 	}
-	_, err := o.certificates(&files)
+	_, err = o.certificates(&files)
 	return err
+}
+
+// checkAuthorities reads files of authorities, by flag; empty ones are not given.
+func checkAuthorities(files *auth.Files, given map[string]string) error {
+	for flag, file := range given {
+		if file == "" {
+			continue
+		}
+		if _, err := files.Authorities(file); err != nil {
+			return fmt.Errorf("--%s: %w", flag, err)
+		}
+	}
+	return nil
 }
 
 // client reads the kubeconfig.

@@ -221,6 +221,15 @@ func (h *hubBeside) newControllers() (*controlplane.ControlPlane, error) {
 	return controlplane.New(c)
 }
 
+// kubeletAuthorities are the files of those that sign kubelets' serving certificates, of which own
+// is the cluster's.
+func (o *besideOptions) kubeletAuthorities(own string) []string {
+	if o.kubeletCA == "" {
+		return []string{own}
+	}
+	return []string{own, o.kubeletCA}
+}
+
 // kubelets is how kubelets are asked for their health. The question tells nothing and the
 // answer is no secret, so they are verified only if there is an authority to verify them
 // by: most kubelets have signed for themselves.

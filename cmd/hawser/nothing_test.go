@@ -73,7 +73,7 @@ func TestMakesNothing(t *testing.T) {
 		"client-ca-file":                            {beside, []string{missing, broken}},
 		"agent-ca":                                  {beside, []string{missing, broken}},
 		"connect-client-ca-file":                    {beside, []string{missing, broken}},
-		"kubelet-certificate-authority":             {beside, []string{missing, broken}},
+		"kubelet-certificate-authority":             {nil, []string{missing, broken}},
 		"kubelet-client-certificate":                {append(beside, "--kubelet-client-key", key), []string{missing, broken}},
 		"kubelet-client-key":                        {append(beside, "--kubelet-client-certificate", cert), []string{missing, broken}},
 		"tls-cert-file":                             {append(beside, "--tls-private-key-file", key), []string{missing, broken}},

@@ -140,7 +140,7 @@ func (r *renewal) certificates(files *auth.Files) ([]auth.Expiring, error) {
 			return nil, err
 		}
 	}
-	for name, file := range map[string]string{"etcd-ca": r.o.store.caFile, "requestheader-client-ca": r.o.accounts.proxies.ClientCAFile} {
+	for name, file := range map[string]string{"etcd-ca": r.o.store.caFile, "requestheader-client-ca": r.o.accounts.proxies.ClientCAFile, "kubelet-certificate-authority": r.o.beside.kubeletCA} {
 		if file == "" {
 			continue
 		}

@@ -204,7 +204,7 @@ func newPlane(ctx context.Context, o *serverOptions, keys *pki.PKI, files *auth.
 	if err != nil {
 		return nil, err
 	}
-	toKubelets, toKubeletsNow, err := kubelet.LoadTLS(files, keys.Path(pki.KubeletCA, false), keys.Path(pki.KubeletClient, false), keys.Path(pki.KubeletClient, true))
+	toKubelets, toKubeletsNow, err := kubelet.LoadTLS(files, o.beside.kubeletAuthorities(keys.Path(pki.KubeletCA, false)), keys.Path(pki.KubeletClient, false), keys.Path(pki.KubeletClient, true))
 	if err != nil {
 		return nil, err
 	}

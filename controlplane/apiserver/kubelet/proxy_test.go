@@ -6,6 +6,7 @@ import (
 	"crypto/ecdsa"
 	"crypto/tls"
 	"crypto/x509"
+	"crypto/x509/pkix"
 	"encoding/pem"
 	"fmt"
 	"net/http"
@@ -24,6 +25,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/hawser-project/hawser/auth"
+	"github.com/hawser-project/hawser/auth/pki/pkitest"
 )
 
 func TestMain(m *testing.M) {
@@ -267,12 +269,24 @@ func TestLoadTLS(t *testing.T) {
 		{ca, cert, "/nowhere/client.key", "/nowhere/client.key"},
 		{ca, cert, empty, "client certificate for kubelets"},
 	} {
-		if _, _, err := LoadTLS(new(auth.Files), tc.ca, tc.cert, tc.key); err == nil || !strings.Contains(err.Error(), tc.says) {
+		if _, _, err := LoadTLS(new(auth.Files), []string{tc.ca}, tc.cert, tc.key); err == nil || !strings.Contains(err.Error(), tc.says) {
 			t.Errorf("got %v, want an error about %q", err, tc.says)
 		}
 	}
+	foreign := pkitest.New(t, "elsewhere")
+	shown := foreign.Issue(t, &x509.Certificate{Subject: pkix.Name{CommonName: "kubelet"}, DNSNames: []string{"node-1"}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}})
+	for name, cas := range map[string][]string{"the cluster's alone": {ca}, "another beside it": {ca, p.write("foreign.crt", foreign.PEM())}} {
+		conf, now, err := LoadTLS(new(auth.Files), cas, cert, key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = conf.VerifyConnection(tls.ConnectionState{ServerName: "node-1", PeerCertificates: []*x509.Certificate{shown.Leaf}})
+		if chains, verr := shown.Leaf.Verify(x509.VerifyOptions{Roots: now().RootCAs}); (err == nil) != (len(cas) == 2) || (verr == nil) != (err == nil) {
+			t.Errorf("%s: a kubelet of the other: %v, upgraded %v %v", name, err, chains, verr)
+		}
+	}
 	synctest.Test(t, func(t *testing.T) {
-		conf, now, err := LoadTLS(new(auth.Files), ca, cert, key)
+		conf, now, err := LoadTLS(new(auth.Files), []string{ca}, cert, key)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,0 +1,82 @@
+// Authorities of several files, each followed by itself.
+
+package auth
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"slices"
+	"sync"
+)
+
+// An AnyOf believes what one of several Authorities believes. Each has its own signer and its
+// own predecessors, and one whose file cannot be read does not keep the others from changing.
+type AnyOf struct {
+	of []*Authorities
+
+	mu    sync.Mutex // guards the following
+	pools []*x509.CertPool
+	union *x509.CertPool // of pools
+}
+
+// AnyOf follows files of authorities.
+func (f *Files) AnyOf(files ...string) (*AnyOf, error) {
+	a := &AnyOf{of: make([]*Authorities, len(files))}
+	for i, file := range files {
+		var err error
+		if a.of[i], err = f.Authorities(file); err != nil {
+			return nil, err
+		}
+	}
+	return a, nil
+}
+
+// Pool is the content of all files. It is another one once a file has changed, and must not be
+// changed.
+func (a *AnyOf) Pool() *x509.CertPool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	now := make([]*x509.CertPool, len(a.of))
+	for i, cas := range a.of {
+		now[i] = cas.Pool()
+	}
+	if a.union == nil || !slices.Equal(now, a.pools) {
+		a.pools, a.union = now, x509.NewCertPool()
+		for _, cas := range a.of {
+			for _, cert := range cas.Certificates() {
+				a.union.AddCert(cert)
+			}
+		}
+	}
+	return a.union
+}
+
+// Check returns an error for a verified certificate unless one of the Authorities that its
+// chains end at accepts it; see Authorities.Check.
+func (a *AnyOf) Check(chains [][]*x509.Certificate) error {
+	var refused error
+	for _, cas := range a.of {
+		own := slices.DeleteFunc(slices.Clone(chains), func(chain []*x509.Certificate) bool {
+			return !slices.ContainsFunc(cas.Certificates(), chain[len(chain)-1].Equal)
+		})
+		if len(own) == 0 {
+			continue
+		}
+		err := cas.Check(own)
+		if err == nil {
+			return nil
+		}
+		refused = err
+	}
+	if refused == nil && len(chains) > 0 {
+		return a.of[0].Check(chains) // its file has changed since
+	}
+	return refused
+}
+
+// CheckConnection is Check for the peer of a connection. It has the signature of
+// tls.Config's VerifyConnection.
+func (a *AnyOf) CheckConnection(cs tls.ConnectionState) error { return a.Check(cs.VerifiedChains) }
+
+// Believe is Authorities.Believe with all of them.
+func (a *AnyOf) Believe(c *tls.Config) { believe(c, a) }
