@@ -113,6 +113,12 @@ func startLines(t *testing.T, c *cluster, node, script string, line func(i int64
 	t.Helper()
 	pod, spec := on(node, "numbers")
 	c.podWith(t, pod, "", spec, "sh", "-c", script)
+	return followLines(t, c, pod, line)
+}
+
+// followLines is startLines for a pod that is there.
+func followLines(t *testing.T, c *cluster, pod string, line func(i int64) string) load {
+	t.Helper()
 	cmd := c.startKubectl(t, "logs", "-f", pod)
 	var stderr lines
 	cmd.Stderr = &stderr

@@ -6,6 +6,7 @@ package e2e
 import (
 	"errors"
 	"flag"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -75,14 +76,20 @@ func (c *cluster) approve(t *testing.T) {
 }
 
 // TestKubernetesKubelet has a kubelet of Kubernetes under an agent of our own server: it
-// registers, is Ready and keeps its lease, all through the tunnel.
+// registers, is Ready and keeps its lease, all through the tunnel, also while its connections are
+// cut twenty times; and so does a log that is followed.
 func TestKubernetesKubelet(t *testing.T) {
 	needKubernetes(t)
 	m := startMachine(t)
 	c := startUp(t, "--nodes", "0")
 	c.approve(t)
 	_, client := bin(t)
-	c.joinKubelet(t, m, "node-1", c.joinCommand(t, filepath.Join(client, "hawser"))[1:]...)
+	way := &proxy{direct: fmt.Sprintf("127.0.0.1:%d", c.port)}
+	way.open(t, "127.0.0.1:0")
+	t.Cleanup(way.breakDown)
+	join := c.joinCommand(t, filepath.Join(client, "hawser"))[1:]
+	join[1] = "https://" + way.addr // --server
+	c.joinKubelet(t, m, "node-1", join...)
 	c.waitNode(t, "node-1")
 	since := c.leaseOf(t, "node-1").Spec.RenewTime.Time
 	eventually(t, "the kubelet renews its lease", func() error {
@@ -91,6 +98,30 @@ func TestKubernetesKubelet(t *testing.T) {
 		}
 		return nil
 	})
+	c.podWith(t, "numbers", `,"imagePullPolicy":"Never"`, `,"nodeName":"node-1"`, "sh", "-c", "i=0; while :; do i=$((i+1)); echo number $i; sleep 0.05; done")
+	numbers := followLines(t, c, "numbers", func(i int64) string { return fmt.Sprintf("number %d", i) })
+	for range 20 {
+		seen, renewed := numbers.count(), c.leaseOf(t, "node-1").Spec.RenewTime.Time
+		way.cut()
+		eventually(t, "the log goes on", func() error {
+			if numbers.count() < seen+20 {
+				return errors.New("not yet")
+			}
+			return nil
+		})
+		if gap := c.leaseOf(t, "node-1").Spec.RenewTime.Sub(renewed); gap > 40*time.Second {
+			t.Errorf("the lease was not renewed for %v", gap)
+		}
+	}
+	must(t, numbers.finish())
+	n, err := c.client.CoreV1().Nodes().Get(t.Context(), "node-1", metav1.GetOptions{})
+	must(t, err)
+	for _, cond := range n.Status.Conditions {
+		if cond.Type == corev1.NodeReady && (cond.Status != corev1.ConditionTrue || cond.LastTransitionTime.After(since)) {
+			t.Errorf("the node is not Ready since before the cuts: %+v", cond)
+		}
+	}
+	c.mustKubectl(t, "", "delete", "pod", "numbers", "--now")
 	// It asks for this as well, and goes on without.
 	if _, err := c.client.CertificatesV1().PodCertificateRequests("").List(t.Context(), metav1.ListOptions{}); !apierrors.IsNotFound(err) {
 		t.Errorf("requests for pods' certificates: %v, and README says that they are not served", err)
