@@ -175,8 +175,7 @@ const kubeletConfig = `{"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "
  "nodeStatusUpdateFrequency": "2s", "volumePluginDir": "/var/lib/kubelet/volume-plugins", "clusterDNS": ["10.96.0.10"], "resolvConf": ""}`
 
 // joinKubelet runs a kubelet in the machine, and an agent that is told how to join. The
-// kubelet has the agent's identity, and a kubeconfig as the help topic existing-cluster has
-// it.
+// kubelet has the agent's identity, and a kubeconfig as the help topic kubelets has it.
 func (c *cluster) joinKubelet(t *testing.T, m *machine, name string, join ...string) {
 	t.Helper()
 	port, conf := c.leadsToKubelet(t, name, join...)
