@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -27,6 +28,10 @@ const (
 	maxReplaced = 64
 	// acceptPause is how long the port rests when the process is out of file descriptors.
 	acceptPause = 100 * time.Millisecond
+	// answerWithin is how long the API server may take to answer what a client has sent before
+	// connections are made through another server: less than the ten seconds after which
+	// kubelets give up a TLS handshake.
+	answerWithin = 8 * time.Second
 )
 
 // checkListen refuses what others than this machine would reach, naming the flag.
@@ -68,7 +73,9 @@ type apiPort struct {
 	listener net.Listener // its own
 	// dial connects to the API server. It bounds how long it waits for the tunnel.
 	dial func(ctx context.Context, network, addr string) (net.Conn, error)
-	log  *slog.Logger
+	// suspect has the next dials made through another server.
+	suspect func()
+	log     *slog.Logger
 
 	told strangers.LogLimiter
 }
@@ -105,27 +112,55 @@ func (p *apiPort) run(ctx context.Context) error {
 			return nil
 		}
 		lost := places.Lost()
-		held, leave := places.Hold(ctx, localSource(c), c)
+		source := localSource(c)
+		held, leave := places.Hold(ctx, source, c)
 		if places.Lost() > lost {
 			p.tell("too many connections, closing the oldest of the user that has most", fmt.Errorf("%d are open", maxAPIConns))
 		}
 		group.Go(func() {
 			defer func() { leave(); <-all }()
-			p.serve(held, c)
+			p.serve(held, c, source == strangers.UserSource(0))
 		})
 	}
 }
 
-// serve joins one connection to the API server.
-func (p *apiPort) serve(ctx context.Context, c net.Conn) {
+// serve joins one connection to the API server. Only root's, which kubelets are, say what server
+// is suspected: anybody can send what no API server answers.
+func (p *apiPort) serve(ctx context.Context, c net.Conn, root bool) {
+	suspect := func() {
+		if root {
+			p.suspect()
+		}
+	}
 	api, err := p.dial(ctx, "tcp", apiTarget)
 	if err != nil {
 		if ctx.Err() == nil {
 			p.tell("the API server cannot be reached for now, closing a connection", err)
+			if !tunnel.CodeOf(err).Away() { // the server has answered, or has taken too long
+				suspect()
+			}
 		}
 		_ = tunnel.Abort(c)
 		return
 	}
+	// In TLS the client speaks first, and every API server answers that.
+	var asked, answered atomic.Bool
+	silent := time.AfterFunc(answerWithin, func() {
+		if !answered.Load() {
+			suspect()
+		}
+	})
+	silent.Stop() // until the client has spoken
+	defer silent.Stop()
+	api = &tunnel.Tap{Conn: api, Sent: func(int) {
+		if !asked.Swap(true) {
+			silent.Reset(answerWithin)
+		}
+	}, Received: func(n int) {
+		if n > 0 && !answered.Swap(true) {
+			silent.Stop()
+		}
+	}}
 	if _, err = tunnel.Splice(ctx, c, api); err != nil {
 		p.log.Debug("a connection to the API server was cut", "client", c.RemoteAddr().String(), "err", err)
 	}

@@ -9,7 +9,11 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"github.com/hawser-project/hawser/tunnel"
+	"github.com/hawser-project/hawser/tunnel/memnet"
 )
 
 func TestListenOptions(t *testing.T) {
@@ -40,7 +44,7 @@ func serveAPI(t *testing.T, dial func(ctx context.Context, network, addr string)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return l.Addr().String(), together(t, (&apiPort{listener: l, dial: dial, log: slog.New(slog.DiscardHandler)}).run)
+	return l.Addr().String(), together(t, (&apiPort{listener: l, dial: dial, suspect: func() {}, log: slog.New(slog.DiscardHandler)}).run)
 }
 
 func dialTCP(t *testing.T, addr string) *net.TCPConn {
@@ -174,3 +178,68 @@ func TestAPIPortReplacesWaiting(t *testing.T) {
 		<-ended
 	}
 }
+
+// TestAPIPortSuspects: a server is suspected once for a client of root's that gets no answer through
+// it, or whose dial fails there; not for others, for who says nothing, and while there is no tunnel.
+func TestAPIPortSuspects(t *testing.T) {
+	echo := func(c net.Conn) { _, _ = io.Copy(c, c) }
+	mute := func(c net.Conn) { _, _ = io.Copy(io.Discard, c) }
+	late := func(c net.Conn) {
+		time.Sleep(answerWithin - time.Second)
+		_, _ = io.Copy(c, c)
+	}
+	for name, tt := range map[string]struct {
+		api  func(net.Conn) // what answers; nil means that the dial fails with err
+		err  error
+		says string
+		root bool
+		want int
+	}{
+		"no answer":          {api: mute, says: "hello", root: true, want: 1},
+		"no answer, a user":  {api: mute, says: "hello"},
+		"nothing was asked":  {api: mute, root: true},
+		"answers":            {api: echo, says: "hello", root: true},
+		"answers in time":    {api: late, says: "hello", root: true},
+		"refused":            {err: tunnel.Refused, root: true, want: 1},
+		"refused, to a user": {err: tunnel.Refused},
+		"slow":               {err: tunnel.Timeout, root: true, want: 1},
+		"no tunnel":          {err: tunnel.Parked, root: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				suspected := 0
+				p := &apiPort{listener: fakeListener{}, log: slog.New(slog.DiscardHandler), suspect: func() { suspected++ }}
+				p.dial = func(context.Context, string, string) (net.Conn, error) {
+					if tt.err != nil {
+						return nil, tt.err
+					}
+					near, far := memnet.Pipe(tunnel.Addr("near"), tunnel.Addr("far"))
+					go tt.api(far)
+					return near, nil
+				}
+				ctx, cancel := context.WithCancel(t.Context())
+				near, far := memnet.Pipe(tunnel.Addr("kubelet"), tunnel.Addr("port"))
+				ended := make(chan struct{})
+				go func() { p.serve(ctx, far, tt.root); close(ended) }()
+				if tt.says != "" {
+					if _, err := io.WriteString(near, tt.says); err != nil {
+						t.Error(err)
+					}
+				}
+				time.Sleep(3 * answerWithin)
+				synctest.Wait()
+				if suspected != tt.want {
+					t.Errorf("suspected %d times, want %d", suspected, tt.want)
+				}
+				cancel()
+				<-ended
+				_ = near.Close()
+			})
+		})
+	}
+}
+
+// A fakeListener has an address.
+type fakeListener struct{ net.Listener }
+
+func (fakeListener) Addr() net.Addr { return tunnel.Addr("127.0.0.1:6443") }

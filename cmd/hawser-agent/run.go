@@ -274,7 +274,7 @@ func (p *parts) openAPI(ctx context.Context, o *options, log *slog.Logger) error
 	if err != nil {
 		return err
 	}
-	p.users = append(p.users, (&apiPort{listener: l, dial: p.link.DialContext, log: log}).run)
+	p.users = append(p.users, (&apiPort{listener: l, dial: p.link.DialContext, suspect: p.link.Suspect, log: log}).run)
 	return nil
 }
 
