@@ -8,10 +8,12 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -60,5 +62,46 @@ func TestExpiredCertificate(t *testing.T) {
 	first, second := c.ask(t.Context(), "n"), c.ask(t.Context(), "n")
 	if first == nil || second == nil || first.Error() != second.Error() || !strings.HasPrefix(first.Error(), "its certificate is valid from 1970-") {
 		t.Errorf("first %v, then %v", first, second)
+	}
+}
+
+// TestProbeFailuresAreToldApart: what is written of a kubelet that is down, of one that keeps
+// silent, and of one whose certificate is of another authority, or expired, is not the same.
+func TestProbeFailuresAreToldApart(t *testing.T) {
+	s := httptest.NewUnstartedServer(http.NotFoundHandler())
+	s.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug)
+	s.StartTLS()
+	defer s.Close()
+	pool := x509.NewCertPool()
+	pool.AddCert(s.Certificate())
+	answers := func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, network, s.Listener.Addr().String())
+	}
+	for want, tt := range map[string]struct {
+		dial  func(ctx context.Context, network, addr string) (net.Conn, error)
+		roots *x509.CertPool
+		now   time.Time
+	}{
+		"connection refused": {dial: func(context.Context, string, string) (net.Conn, error) { return nil, syscall.ECONNREFUSED }},
+		"no answer within": {dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}},
+		"certificate signed by unknown authority": {dial: answers, roots: x509.NewCertPool(), now: s.Certificate().NotBefore},
+		"its certificate is valid from":           {dial: answers, roots: pool, now: s.Certificate().NotAfter.Add(time.Hour)},
+		"404 Not Found":                           {dial: answers, roots: pool, now: s.Certificate().NotBefore},
+	} {
+		c := Controller{cfg: Config{
+			ProbeTimeout: 10 * time.Second, Dial: tt.dial,
+			TLS: &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: tt.roots, ServerName: "example.com", Time: func() time.Time { return tt.now }},
+		}}
+		if strings.HasPrefix(want, "no answer") {
+			c.cfg.ProbeTimeout = time.Millisecond // it is waited out
+		}
+		c.http = newClient(c.cfg)
+		if err := c.ask(t.Context(), "n"); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
+		c.http.CloseIdleConnections()
 	}
 }
