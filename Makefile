@@ -43,7 +43,7 @@ e2e: ## the end-to-end tests alone, with those of simulated fleets and of networ
 	@$(NAMESPACES)
 	$(TESTSUM) -- -race -vet=off -shuffle=on -parallel 4 -timeout 60m ./e2e/... ./cmd/fleet/... ./cmd/lab/...
 
-kubectls: ## the tests of people, scripts and streams with kubectl 1.27 to 1.33, each built in CACHE
+kubectls: ## the tests of people, scripts, streams and exchanged servers with kubectl 1.27 to 1.33, each built in CACHE
 	./.ci/kubectls
 
 kubernetes: ## the tests with an API server and a kubelet of Kubernetes itself, built in CACHE; those with a kubelet need root, containerd, runc, busybox and the CNI plugins
