@@ -51,10 +51,11 @@ type besideHub struct {
 	starting [][2]time.Time
 }
 
-// grant applies what the program prints, and takes a token of the service account.
-func (h *besideHub) grant(t *testing.T) {
+// grant applies what hawser manifest rbac prints with these flags, and takes a token of the
+// service account.
+func (h *besideHub) grant(t *testing.T, flags ...string) {
 	t.Helper()
-	h.mustKubectl(t, rolesOfHub(t), "apply", "--server-side", "--validate=strict", "-f", "-")
+	h.mustKubectl(t, printed(t, strings.Join(append([]string{"rbac"}, flags...), " ")), "apply", "--server-side", "--validate=strict", "-f", "-")
 	conf, err := clientcmd.LoadFromFile(h.kubeconfig())
 	must(t, err)
 	token := h.mustKubectl(t, "", "create", "token", "hawser-hub", "-n", "hawser-system", "--duration=24h")
@@ -62,15 +63,6 @@ func (h *besideHub) grant(t *testing.T) {
 		*u = clientcmdapi.AuthInfo{Token: strings.TrimSpace(token)}
 	}
 	must(t, clientcmd.WriteToFile(*conf, h.kube))
-}
-
-// rolesOfHub is what the program prints.
-func rolesOfHub(t *testing.T) string {
-	t.Helper()
-	_, client := bin(t)
-	roles, err := exec.CommandContext(t.Context(), filepath.Join(client, "hawser"), "manifest", "rbac").Output()
-	must(t, err)
-	return string(roles)
 }
 
 // auditAll has each request of the API server written down, without its content.

@@ -4,8 +4,6 @@ package e2e
 
 import (
 	"fmt"
-	"os/exec"
-	"path/filepath"
 	"testing"
 )
 
@@ -17,9 +15,7 @@ func TestCloudControllerInPod(t *testing.T) {
 	c := &cloud{cluster: startUp(t, "--nodes", "1", "--agent-arg=--cloud-provider=external")}
 	_, programs := bin(t)
 	c.inventory(t, "machines: [{name: node-1, zone: z-1}]\n")
-	printed, err := exec.CommandContext(t.Context(), filepath.Join(programs, "hawser"), "manifest", "ccm", "--daemonset", "--image", "none").Output()
-	must(t, err)
-	c.mustKubectl(t, string(printed), "apply", "--server-side", "-f", "-")
+	c.mustKubectl(t, printed(t, "ccm --daemonset --image=none"), "apply", "--server-side", "-f", "-")
 	// There is no image here: the program comes from the machine.
 	const template = "/spec/template/spec"
 	c.mustKubectl(t, "", "patch", "daemonset", "-n", "kube-system", "hawser-ccm", "--type=json", "-p", fmt.Sprintf(`[

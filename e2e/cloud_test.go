@@ -11,7 +11,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -209,10 +208,7 @@ func (c *cloud) inventory(t *testing.T, text string) {
 // DaemonSet has no machine here to run on.
 func (c *cluster) account(t *testing.T) string {
 	t.Helper()
-	_, programs := bin(t)
-	printed, err := exec.CommandContext(t.Context(), filepath.Join(programs, "hawser"), "manifest", "ccm", "--use-service-account-credentials", "--daemonset", "--image", "none").Output()
-	must(t, err)
-	c.mustKubectl(t, string(printed), "apply", "--server-side", "-f", "-")
+	c.mustKubectl(t, printed(t, "ccm --use-service-account-credentials --daemonset --image=none"), "apply", "--server-side", "-f", "-")
 	token := strings.TrimSpace(c.mustKubectl(t, "", "create", "token", "hawser-ccm", "-n", "kube-system"))
 	conf, err := clientcmd.LoadFromFile(c.kubeconfig())
 	must(t, err)

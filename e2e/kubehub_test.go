@@ -158,7 +158,7 @@ func (h *besideHub) tellsWhatIsMissing(t *testing.T, args ...string) {
 	if !found || !ended {
 		t.Fatalf("nodes/status may not be patched, and the hub says %q", told)
 	}
-	h.mustKubectl(t, rolesOfHub(t), strings.Fields(remedy)...)
+	h.mustKubectl(t, printed(t, "rbac"), strings.Fields(remedy)...)
 	h.mayPatchStatus(t, true)
 	h.signalHub(t, syscall.SIGTERM)
 	if told := start(); len(told) != 0 {
