@@ -24,6 +24,8 @@ const (
 	// maxAPIConns is how many connections the port has at a time. Above that a new one
 	// replaces the oldest one of the user that has most.
 	maxAPIConns = 256
+	// maxPodAPIConns is the same for the port of a pod.
+	maxPodAPIConns = 32
 	// maxReplaced is how many connections that were replaced may not have ended yet.
 	maxReplaced = 64
 	// acceptPause is how long the port rests when the process is out of file descriptors.
@@ -36,6 +38,9 @@ const (
 
 // checkListen refuses what others than this machine would reach, naming the flag.
 func (o *options) checkListen() error {
+	if o.apiListen == "" && o.apiNets != "" {
+		return fmt.Errorf("--apiserver-listen-in %s needs --apiserver-listen, which is the address in pods too, such as 127.0.0.1:6443", o.apiNets)
+	}
 	if o.apiListen == "" {
 		return nil
 	}
@@ -76,6 +81,7 @@ type apiPort struct {
 	// suspect has the next dials made through another server.
 	suspect func()
 	log     *slog.Logger
+	pod     bool // it is in a pod's network namespace, whose users are unknown
 
 	told strangers.LogLimiter
 }
@@ -86,7 +92,11 @@ func (p *apiPort) run(ctx context.Context) error {
 	defer stop()
 	var group sync.WaitGroup
 	defer group.Wait()
-	places, all := strangers.NewPending(maxAPIConns), make(chan struct{}, maxAPIConns+maxReplaced)
+	limit, sourceOf := maxAPIConns, localSource
+	if p.pod {
+		limit, sourceOf = maxPodAPIConns, func(c net.Conn) strangers.Source { return strangers.SourceOf(c.RemoteAddr()) }
+	}
+	places, all := strangers.NewPending(limit), make(chan struct{}, limit+maxReplaced)
 	for {
 		c, err := p.listener.Accept()
 		switch {
@@ -112,10 +122,10 @@ func (p *apiPort) run(ctx context.Context) error {
 			return nil
 		}
 		lost := places.Lost()
-		source := localSource(c)
+		source := sourceOf(c)
 		held, leave := places.Hold(ctx, source, c)
 		if places.Lost() > lost {
-			p.tell("too many connections, closing the oldest of the user that has most", fmt.Errorf("%d are open", maxAPIConns))
+			p.tell("too many connections, closing the oldest of the user that has most", fmt.Errorf("%d are open", limit))
 		}
 		group.Go(func() {
 			defer func() { leave(); <-all }()

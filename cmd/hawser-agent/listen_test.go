@@ -28,6 +28,8 @@ func TestListenOptions(t *testing.T) {
 		"no address":      {[]string{"--apiserver-listen", ":6443"}, "want ADDRESS:PORT"},
 		"a name":          {[]string{"--apiserver-listen", "localhost:6443"}, "want ADDRESS:PORT"},
 		"no tunnel":       {[]string{"--apiserver-listen", "127.0.0.1:6443", "--transport", "ssh"}, "--transport ssh"},
+		"pods":            {[]string{"--apiserver-listen", "127.0.0.1:6443", "--apiserver-listen-in", "/run/netns"}, ""},
+		"pods, where":     {[]string{"--apiserver-listen-in", "/run/netns"}, "--apiserver-listen-in /run/netns needs --apiserver-listen"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if _, err := parse(t, tt.args...); tt.err == "" && err != nil || tt.err != "" && (err == nil || !strings.Contains(err.Error(), tt.err)) {

@@ -41,6 +41,7 @@ type options struct {
 	nodeIP      string
 	runtime     string
 	apiListen   string
+	apiNets     string // directory
 
 	kubeletPort int // with transport ssh
 
@@ -161,6 +162,7 @@ func (o *options) addPressureFlags(f *pflag.FlagSet) {
 func (o *options) addLocalFlags(f *pflag.FlagSet) {
 	f.IntVar(&o.kubeletPort, "kubelet-port", node.KubeletPort, "with --transport ssh: port of the kubelet API on the loopback interface")
 	f.StringVar(&o.apiListen, "apiserver-listen", "", "loopback ADDRESS:PORT that leads to the API server through the tunnel, such as 127.0.0.1:6443; for a kubelet, kube-proxy and others of this machine")
+	f.StringVar(&o.apiNets, "apiserver-listen-in", "", "directory in which the runtime keeps the network namespaces of pods, such as /run/netns: --apiserver-listen is listened on in each of them as well, on the pod's loopback (needs CAP_SYS_ADMIN)")
 }
 
 func (o *options) addLogFlags(f *pflag.FlagSet) {

@@ -274,7 +274,18 @@ func (p *parts) openAPI(ctx context.Context, o *options, log *slog.Logger) error
 	if err != nil {
 		return err
 	}
-	p.users = append(p.users, (&apiPort{listener: l, dial: p.link.DialContext, suspect: p.link.Suspect, log: log}).run)
+	port := func(l net.Listener) *apiPort {
+		return &apiPort{listener: l, dial: p.link.DialContext, suspect: p.link.Suspect, log: log}
+	}
+	p.users = append(p.users, port(l).run)
+	if o.apiNets != "" {
+		pods := &podNets{dir: o.apiNets, addr: o.apiListen, log: log, port: func(l net.Listener) *apiPort {
+			p := port(l)
+			p.pod = true
+			return p
+		}}
+		p.users = append(p.users, pods.run)
+	}
 	return nil
 }
 

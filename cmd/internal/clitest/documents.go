@@ -24,6 +24,7 @@ const Root = "../.."
 // hawser does not have: whose they are. Only those of hawser-agent and hawser-ccm are checked.
 var elsewhere = map[string]string{
 	"--apiserver-listen":                      "hawser-agent",
+	"--apiserver-listen-in":                   "hawser-agent",
 	"--apiserver-name":                        "hawser-agent",
 	"--authorities-refresh-period":            "hawser-agent",
 	"--certificate-authority":                 "hawser-agent",
