@@ -43,6 +43,20 @@ func (d *diary) lines(with string) []string {
 	return lines
 }
 
+// A notice calls found when text is logged. The handler has one line written at a time.
+type notice struct {
+	bytes.Buffer
+	text  string
+	found func()
+}
+
+func (n *notice) Write(p []byte) (int, error) {
+	if strings.Contains(string(p), n.text) {
+		n.found()
+	}
+	return n.Buffer.Write(p)
+}
+
 // outlived writes an expired certificate of a node to c.Dir.
 func outlived(t *testing.T, c *Config, ca *authority) *x509.Certificate {
 	t.Helper()
