@@ -112,9 +112,21 @@ func (i *Issuer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // elsewhere are not in it.
 func (i *Issuer) Token(change map[string]any) string {
 	i.t.Helper()
+	return i.Tokens()(change)
+}
+
+// Tokens returns a function that makes tokens as Token does, with the key of now also after
+// Rotate.
+func (i *Issuer) Tokens() func(change map[string]any) string {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	s, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: jose.JSONWebKey{Key: i.key, KeyID: i.id}}, nil)
+	key := jose.JSONWebKey{Key: i.key, KeyID: i.id}
+	return func(change map[string]any) string { return i.sign(key, change) }
+}
+
+func (i *Issuer) sign(key jose.JSONWebKey, change map[string]any) string {
+	i.t.Helper()
+	s, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: key}, nil)
 	if err != nil {
 		i.t.Fatal(err)
 	}
