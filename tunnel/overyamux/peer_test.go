@@ -360,16 +360,19 @@ func TestLostIsNoEOF(t *testing.T) {
 // A session whose peer has fallen silent ends, whether there is something to say or not.
 func TestSilence(t *testing.T) {
 	for _, busy := range []bool{false, true} {
-		a, b, c := ends(t, func(c *yamux.Config) {
+		a, _, c := ends(t, func(c *yamux.Config) {
 			c.KeepAliveInterval, c.ConnectionWriteTimeout = 20*time.Millisecond, 50*time.Millisecond
 			if busy {
 				c.EnableKeepAlive = false
 			}
 		})
-		near, _ := open(t, a, b)
+		near, err := a.Open(t.Context()) // or the machine was so busy that a has found b silent already
 		c.Stall(true)
 		if busy {
-			if _, err := io.Copy(near, endless{}); !errors.Is(err, tunnel.Dead) {
+			if err == nil {
+				_, err = io.Copy(near, endless{})
+			}
+			if !errors.Is(err, tunnel.Dead) {
 				t.Errorf("write: %v", err)
 			}
 		}
