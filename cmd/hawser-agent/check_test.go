@@ -13,6 +13,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -20,6 +21,7 @@ import (
 
 	"github.com/hawser-project/hawser/auth/bootstrap"
 	"github.com/hawser-project/hawser/auth/pki/pkitest"
+	"github.com/hawser-project/hawser/e2e/await"
 )
 
 const checkedToken = "abcdef.0123456789abcdef"
@@ -86,13 +88,7 @@ func TestCheck(t *testing.T) {
 	well, late := newHub(t, 0), newHub(t, time.Hour)
 	pin := func(h *hub) string { return bootstrap.PinOf(h.ca.Cert).String() }
 	addr := func(h *hub) string { return h.Listener.Addr().String() }
-	closed, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := closed.Close(); err != nil {
-		t.Fatal(err)
-	}
+	closed := net.JoinHostPort("127.0.0.1", strconv.Itoa(await.FreePort(t)))
 	for name, tc := range map[string]struct {
 		addr, token, pin string
 		more             []string
@@ -100,7 +96,7 @@ func TestCheck(t *testing.T) {
 		absent           []string // checks that stand on it
 	}{
 		"well":          {addr: addr(well), token: checkedToken, pin: pin(well)},
-		"nobody":        {addr: closed.Addr().String(), token: checkedToken, pin: pin(well), failed: "way to ", absent: []string{"server ", "clocks"}},
+		"nobody":        {addr: closed, token: checkedToken, pin: pin(well), failed: "way to ", absent: []string{"server ", "clocks"}},
 		"no name":       {addr: noName + ":6443", token: checkedToken, pin: pin(well), failed: "name " + noName + ": ", absent: []string{"way to "}},
 		"another CA":    {addr: addr(well), token: checkedToken, pin: pin(late), failed: "server ", absent: []string{"clocks"}},
 		"unknown token": {addr: addr(well), token: "fedcba.0123456789abcdef", pin: pin(well), failed: "server ", absent: []string{"clocks"}},
@@ -110,7 +106,7 @@ func TestCheck(t *testing.T) {
 			addr: addr(well), token: checkedToken, pin: pin(well), more: []string{"--transport", "quic"}, failed: "UDP to ",
 		},
 		"no kubelet": {
-			addr: addr(well), token: checkedToken, pin: pin(well), more: []string{"--kubelet", "https://" + closed.Addr().String()}, failed: "kubelet ",
+			addr: addr(well), token: checkedToken, pin: pin(well), more: []string{"--kubelet", "https://" + closed}, failed: "kubelet ",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

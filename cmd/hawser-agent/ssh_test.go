@@ -12,6 +12,7 @@ import (
 
 	"github.com/hawser-project/hawser/agent"
 	"github.com/hawser-project/hawser/cmd/internal/setup"
+	"github.com/hawser-project/hawser/e2e/await"
 )
 
 func TestSSHOptions(t *testing.T) {
@@ -76,12 +77,8 @@ func TestDirectDialer(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer up.Close()
-	down, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_ = down.Close()
-	s := &directDialer{servers: []string{down.Addr().String(), up.Addr().String()}, dial: agent.NewDial(nil, false)}
+	down := net.JoinHostPort("127.0.0.1", strconv.Itoa(await.FreePort(t)))
+	s := &directDialer{servers: []string{down, up.Addr().String()}, dial: agent.NewDial(nil, false)}
 	for range 2 {
 		c, err := s.DialContext(t.Context(), "", "")
 		if err != nil {
@@ -96,7 +93,7 @@ func TestDirectDialer(t *testing.T) {
 		}
 	}
 	_ = up.Close()
-	if _, err := s.DialContext(t.Context(), "", ""); !errors.Is(err, syscall.ECONNREFUSED) || !strings.Contains(err.Error(), down.Addr().String()) {
+	if _, err := s.DialContext(t.Context(), "", ""); !errors.Is(err, syscall.ECONNREFUSED) || !strings.Contains(err.Error(), down) {
 		t.Errorf("no server: %v", err)
 	}
 }

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/hawser-project/hawser/tunnel/tunneltest"
 )
 
 // TestSetAside: a target that refuses and one that does not answer delay one connection
@@ -21,7 +23,7 @@ import (
 func TestSetAside(t *testing.T) {
 	for name, sticky := range map[string]bool{"any": false, "sticky": true} {
 		t.Run(name, func(t *testing.T) {
-			r, at := newRig(t, Config{DialTimeout: 30 * time.Millisecond}), freeAddr(t)
+			r, at := newRig(t, Config{DialTimeout: 30 * time.Millisecond}), tunneltest.FreeAddr(t)
 			r.down = map[string]bool{"refuses": true}
 			plain := r.cfg.Dial
 			r.cfg.Dial = func(ctx context.Context, network, addr string) (net.Conn, error) {
@@ -62,7 +64,7 @@ func TestSetAside(t *testing.T) {
 // TestAllSetAside: if all targets are set aside they are tried nevertheless, and a recovered
 // one is found at once.
 func TestAllSetAside(t *testing.T) {
-	r, at := newRig(t, Config{}), freeAddr(t)
+	r, at := newRig(t, Config{}), tunneltest.FreeAddr(t)
 	r.down = map[string]bool{"a": true, "b": true}
 	r.set("ns/web", Front{Addr: at, Targets: to("a", "b")})
 	if _, _, err := r.open(at); err == nil {
@@ -138,7 +140,7 @@ func TestAsideIsBounded(t *testing.T) {
 // TestTargetThatTakesNothing: a connection whose target does not read is replaced as any
 // other, and ends completely.
 func TestTargetThatTakesNothing(t *testing.T) {
-	r, at := newRig(t, Config{Limit: 1}), freeAddr(t)
+	r, at := newRig(t, Config{Limit: 1}), tunneltest.FreeAddr(t)
 	stuck := make(chan struct{})
 	r.cfg.Dial = func(context.Context, string, string) (net.Conn, error) {
 		near, far := net.Pipe()
@@ -171,7 +173,7 @@ func TestTargetThatTakesNothing(t *testing.T) {
 
 // TestTargetThatIsToldNothing: a target that does not read the PROXY header is given up.
 func TestTargetThatIsToldNothing(t *testing.T) {
-	r, at := newRig(t, Config{DialTimeout: 3 * time.Millisecond}), freeAddr(t)
+	r, at := newRig(t, Config{DialTimeout: 3 * time.Millisecond}), tunneltest.FreeAddr(t)
 	r.cfg.Dial = func(context.Context, string, string) (net.Conn, error) {
 		near, far := net.Pipe()
 		t.Cleanup(func() { _ = far.Close() })

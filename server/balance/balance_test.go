@@ -25,6 +25,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/hawser-project/hawser/tunnel"
+	"github.com/hawser-project/hawser/tunnel/tunneltest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -88,17 +89,6 @@ func (r *rig) dialed() []string {
 	return slices.Clone(r.dials)
 }
 
-// freeAddr is an address that is free.
-func freeAddr(tb testing.TB) netip.AddrPort {
-	tb.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		tb.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).AddrPort()
-}
-
 func to(targets ...string) func() []string { return func() []string { return targets } }
 
 func (r *rig) set(owner string, fronts ...Front) {
@@ -127,7 +117,7 @@ func (r *rig) open(at netip.AddrPort) (*net.TCPConn, string, error) {
 }
 
 func TestSpread(t *testing.T) {
-	r, at := newRig(t, Config{}), freeAddr(t)
+	r, at := newRig(t, Config{}), tunneltest.FreeAddr(t)
 	r.set("ns/web", Front{Addr: at, Targets: to("a", "b", "c")})
 	got := map[string]int{}
 	for range 60 {
@@ -148,7 +138,7 @@ func TestSpread(t *testing.T) {
 
 // TestBothWays: both directions are complete, and the end of one does not end the other.
 func TestBothWays(t *testing.T) {
-	r, at := newRig(t, Config{}), freeAddr(t)
+	r, at := newRig(t, Config{}), tunneltest.FreeAddr(t)
 	r.set("ns/web", Front{Addr: at, Targets: to("a")})
 	c, _, err := r.open(at)
 	if err != nil {
@@ -167,7 +157,7 @@ func TestBothWays(t *testing.T) {
 // TestNextTarget: after a failed dial the next target is tried. If all dials fail the client
 // gets a reset.
 func TestNextTarget(t *testing.T) {
-	r, at := newRig(t, Config{}), freeAddr(t)
+	r, at := newRig(t, Config{}), tunneltest.FreeAddr(t)
 	r.down = map[string]bool{"a": true, "b": true, "x": true}
 	r.set("ns/web", Front{Addr: at, Targets: to("a", "b", "c")})
 	for range 10 {
@@ -262,7 +252,7 @@ func BenchmarkOrder(b *testing.B) {
 }
 
 func TestSources(t *testing.T) {
-	r, at := newRig(t, Config{}), freeAddr(t)
+	r, at := newRig(t, Config{}), tunneltest.FreeAddr(t)
 	for _, tc := range []struct {
 		from []netip.Prefix
 		ok   bool
@@ -283,7 +273,7 @@ func TestSources(t *testing.T) {
 }
 
 func TestProxyProtocol(t *testing.T) {
-	r, at := newRig(t, Config{}), freeAddr(t)
+	r, at := newRig(t, Config{}), tunneltest.FreeAddr(t)
 	r.set("ns/web", Front{Addr: at, ProxyProtocol: true, Targets: to("a")})
 	c, _, err := r.open(at)
 	if err != nil {
@@ -302,7 +292,7 @@ func TestProxyProtocol(t *testing.T) {
 // TestOwners: an address has one owner until that removes it. A removed front takes no new
 // connections, and the existing ones go on for the drain.
 func TestOwners(t *testing.T) {
-	r, at := newRig(t, Config{Drain: time.Hour}), freeAddr(t)
+	r, at := newRig(t, Config{Drain: time.Hour}), tunneltest.FreeAddr(t)
 	r.set("ns/web", Front{Addr: at, Targets: to("a")})
 	c, _, err := r.open(at)
 	if err != nil {
@@ -327,7 +317,7 @@ func TestOwners(t *testing.T) {
 
 // TestDrain: connections end with Run, after the drain at the latest.
 func TestDrain(t *testing.T) {
-	r, at := newRig(t, Config{Drain: time.Millisecond}), freeAddr(t)
+	r, at := newRig(t, Config{Drain: time.Millisecond}), tunneltest.FreeAddr(t)
 	r.set("ns/web", Front{Addr: at, Targets: to("a")})
 	c, _, err := r.open(at)
 	if err != nil {
@@ -350,7 +340,7 @@ func TestDrain(t *testing.T) {
 
 // TestLimit: at the limit a new connection replaces the oldest one.
 func TestLimit(t *testing.T) {
-	r, at := newRig(t, Config{Limit: 2}), freeAddr(t)
+	r, at := newRig(t, Config{Limit: 2}), tunneltest.FreeAddr(t)
 	r.set("ns/web", Front{Addr: at, Targets: to("a")})
 	var all []*net.TCPConn
 	for range 3 {
@@ -374,7 +364,7 @@ func TestLimit(t *testing.T) {
 
 // TestStrangersCostNobodyAPlace: clients that may not connect do not count in the limit.
 func TestStrangersCostNobodyAPlace(t *testing.T) {
-	r, at, closed := newRig(t, Config{Limit: 1}), freeAddr(t), freeAddr(t)
+	r, at, closed := newRig(t, Config{Limit: 1}), tunneltest.FreeAddr(t), tunneltest.FreeAddr(t)
 	r.set("ns/web", Front{Addr: at, Targets: to("a")}, Front{Addr: closed, Sources: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}, Targets: to("b")})
 	c, _, err := r.open(at)
 	if err != nil {
@@ -394,7 +384,7 @@ func TestStrangersCostNobodyAPlace(t *testing.T) {
 // TestDialsAreBounded: connections whose targets do not answer are reset above twice the
 // limit, although the dials of replaced ones have not ended.
 func TestDialsAreBounded(t *testing.T) {
-	r, at := newRig(t, Config{Limit: 1}), freeAddr(t)
+	r, at := newRig(t, Config{Limit: 1}), tunneltest.FreeAddr(t)
 	hold := make(chan struct{})
 	r.cfg.Dial = func(context.Context, string, string) (net.Conn, error) { <-hold; return nil, tunnel.Refused }
 	defer close(hold)
@@ -420,7 +410,7 @@ func TestTakenPort(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	free := freeAddr(t)
+	free := tunneltest.FreeAddr(t)
 	err = r.Set(t.Context(), "ns/web", []Front{
 		{Addr: l.Addr().(*net.TCPAddr).AddrPort(), Targets: to("a")}, {Addr: free, Targets: to("a")},
 	})

@@ -237,15 +237,9 @@ func openSSH(t testing.TB) *lab {
 	}
 	l := newLab(t)
 	l.user = me.Username
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	l.addr = ln.Addr().String()
-	_ = ln.Close()
-	_, port, _ := net.SplitHostPort(l.addr)
-	conf := strings.NewReplacer("DIR", l.dir, "PORT", port).Replace(`
-ListenAddress 127.0.0.1:PORT
+	l.addr = tunneltest.FreeAddr(t).String()
+	conf := strings.NewReplacer("DIR", l.dir, "ADDR", l.addr).Replace(`
+ListenAddress ADDR
 HostKey DIR/host
 PidFile none
 AuthorizedKeysFile DIR/id.pub

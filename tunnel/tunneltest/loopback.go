@@ -10,7 +10,9 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"math/big"
+	mathrand "math/rand/v2"
 	"net"
+	"net/netip"
 	"sync"
 	"testing"
 	"time"
@@ -53,6 +55,19 @@ func TLS(t testing.TB) *tls.Config {
 		t.Fatal(err)
 	}
 	return c.Clone()
+}
+
+// FreeAddr is an address of TCP at which nobody listens. Its IP address is any of the loopback
+// network, all of which Linux has: a program that asks for a free port of 127.0.0.1 is not given it.
+func FreeAddr(t testing.TB) netip.AddrPort {
+	t.Helper()
+	ip := netip.AddrFrom4([4]byte{127, byte(1 + mathrand.IntN(254)), byte(mathrand.IntN(256)), byte(1 + mathrand.IntN(254))})
+	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", netip.AddrPortFrom(ip, 0).String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).AddrPort()
 }
 
 // Serve runs l until the test is over and yields its sessions, which it closes
