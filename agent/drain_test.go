@@ -257,23 +257,72 @@ func TestOnlyServerDrains(t *testing.T) {
 	})
 }
 
+// TestRefusedBeforeTheAnnouncement: a dial that the only server refuses because it stops waits for
+// the next session, also if the refusal is read before the announcement.
+func TestRefusedBeforeTheAnnouncement(t *testing.T) {
+	bubble(t, func(t *testing.T, h *servers) {
+		leaving := h.restarting()
+		defer h.open("hub:1")()
+		h.echo("apiserver:443")
+		a := h.start(Config{Servers: []string{"hub:1"}})
+		m := next(t, h.sessions)
+		pass(time.Minute)
+		leaving.Store(true)
+		dialed := h.dials(a)
+		synctest.Wait()
+		if err := m.control.Drain(t.Context(), tunnel.Draining, "restart"); err != nil {
+			t.Fatal(err)
+		}
+		pass(3 * time.Second)
+		select {
+		case err := <-dialed:
+			t.Fatalf("the dial has ended with %v", err)
+		default:
+		}
+		leaving.Store(false)
+		_ = m.session.Close()
+		if err := <-dialed; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// restarting has servers refuse sessions and dials once the result is true.
+func (h *servers) restarting() *atomic.Bool {
+	leaving := new(atomic.Bool)
+	h.decision = func(int, tunnel.Hello) error {
+		if leaving.Load() {
+			return &tunnel.Goodbye{Code: tunnel.Draining, Text: "restart"}
+		}
+		return nil
+	}
+	h.api = func(string) dialFunc {
+		if leaving.Load() {
+			return func(context.Context, string, string) (net.Conn, error) { return nil, tunnel.Draining }
+		}
+		return nil
+	}
+	return leaving
+}
+
+// dials returns the result of a dial of a, which goes on.
+func (h *servers) dials(a *started) <-chan error {
+	dialed := make(chan error, 1)
+	h.group.Go(func() {
+		c, err := a.DialContext(h.t.Context(), "tcp", "apiserver:443")
+		if err == nil {
+			err = c.Close()
+		}
+		dialed <- err
+	})
+	return dialed
+}
+
 // TestOnlyServerRestarts: a dial that a server refuses because it stops waits for the next
 // session, which is tried at once when the one that drains has ended.
 func TestOnlyServerRestarts(t *testing.T) {
 	bubble(t, func(t *testing.T, h *servers) {
-		var leaving atomic.Bool
-		h.decision = func(int, tunnel.Hello) error {
-			if leaving.Load() {
-				return &tunnel.Goodbye{Code: tunnel.Draining, Text: "restart"}
-			}
-			return nil
-		}
-		h.api = func(string) dialFunc {
-			if leaving.Load() {
-				return func(context.Context, string, string) (net.Conn, error) { return nil, tunnel.Draining }
-			}
-			return nil
-		}
+		leaving := h.restarting()
 		defer h.open("hub:1")()
 		h.echo("apiserver:443")
 		a := h.start(Config{Servers: []string{"hub:1"}})
@@ -283,18 +332,11 @@ func TestOnlyServerRestarts(t *testing.T) {
 		if err := m.control.Drain(t.Context(), tunnel.Draining, "restart"); err != nil {
 			t.Fatal(err)
 		}
-		dialed := make(chan error, 1)
-		h.group.Go(func() {
-			c, err := a.DialContext(t.Context(), "tcp", "apiserver:443")
-			if err == nil {
-				err = c.Close()
-			}
-			dialed <- err
-		})
+		dialed := h.dials(a)
 		pass(3 * time.Second)
 		select {
 		case err := <-dialed:
-			t.Errorf("the dial has ended with %v", err)
+			t.Fatalf("the dial has ended with %v", err)
 		default:
 		}
 		leaving.Store(false)

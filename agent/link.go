@@ -92,10 +92,17 @@ func (l *link) dial(ctx context.Context, network, addr string) (net.Conn, error)
 	defer stop()
 	st, err := tunnel.Connect(ctx, l.session, network, addr)
 	if err != nil {
+		l.opened.leave()
+		if tunnel.CodeOf(err) == tunnel.Draining { // the announcement is in another stream, and may be read later
+			select {
+			case <-l.control.Draining():
+			case <-l.session.Context().Done():
+			case <-ctx.Done():
+			}
+		}
 		if ctx.Err() == nil && l.drains() {
 			l.refuses.Store(true)
 		}
-		l.opened.leave()
 		return nil, err
 	}
 	return l.agent.metrics.track(outbound, st, l.opened.leave), nil
