@@ -50,6 +50,7 @@ func newCheck() *cobra.Command {
 		Short: "Say what would keep this machine from being a node",
 		Long: "Says what would keep this machine from being a node, before it joins: name, way, certificate and join token of each\n" +
 			"server, large packets, clocks, UDP where --transport quic needs it, the data directory, control groups and the kubelet.\n" +
+			"What is not needed as it is set up, such as UDP or containerd, has a line that says so.\n" +
 			"It takes the flags of hawser-agent. It makes no node, and the join token can be used afterwards.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.checkMachine(cmd.Context(), cmd.OutOrStdout()) },
@@ -92,6 +93,12 @@ func (l *checklist) check(ctx context.Context, what string, f func(ctx context.C
 	return err == nil
 }
 
+// unused prints that something is not checked, and why it is not needed.
+func (l *checklist) unused(what, why string) {
+	_, err := fmt.Fprintf(l.out, "%-7s %s: %s\n", "unused", what, why)
+	l.err = errors.Join(l.err, err)
+}
+
 // checkMachine checks everything, and fails if something is not well.
 func (o *options) checkMachine(ctx context.Context, out io.Writer) error {
 	log := slog.New(slog.DiscardHandler)
@@ -105,6 +112,7 @@ func (o *options) checkMachine(ctx context.Context, out io.Writer) error {
 	}
 	l.check(ctx, "data directory "+o.dataDir, func(context.Context) (string, error) { return dirIsOurs(o.dataDir) })
 	if o.builtin() {
+		l.unused("containerd", "--kubelet builtin runs containers as processes of this machine")
 		l.check(ctx, "control groups", func(context.Context) (string, error) {
 			if err := process.CheckLimits(); err != nil {
 				return "", fmt.Errorf("limits of memory, CPU and processes cannot be set: %w", err)
@@ -112,9 +120,12 @@ func (o *options) checkMachine(ctx context.Context, out io.Writer) error {
 			return "limits of memory, CPU and processes can be set", nil
 		})
 	} else if u, err := url.Parse(o.kubelet); err == nil && u.Host != "" {
+		l.unused("containerd", "containers are those of the kubelet at "+u.Host)
 		l.check(ctx, "kubelet "+u.Host, func(ctx context.Context) (string, error) {
 			return "it takes connections", reaches(ctx, new(net.Dialer).DialContext, u.Host)
 		})
+	} else {
+		l.unused("containerd", "--kubelet none runs no containers")
 	}
 	if l.err != nil {
 		return l.err
@@ -144,9 +155,21 @@ func (o *options) checkServer(ctx context.Context, l *checklist, c *bootstrap.Co
 	}
 	if !l.check(ctx, way, func(ctx context.Context) (string, error) {
 		return "it takes connections", reaches(ctx, agent.NewDial(proxyFor, false), addr)
-	}) || len(c.Pins) == 0 { // it has its certificate, and trusts what it was given with that
+	}) {
 		return
 	}
+	if o.transport == overquic.Name {
+		l.check(ctx, "UDP to "+addr, func(ctx context.Context) (string, error) { return "it is answered", udpIsAnswered(ctx, addr) })
+	} else {
+		l.unused("UDP to "+addr, "--transport "+o.transport+" uses TCP alone")
+	}
+	if len(c.Pins) > 0 { // or it has its certificate, and trusts what it was given with that
+		o.checkJoin(ctx, l, c, addr)
+	}
+}
+
+// checkJoin asks a server that takes connections as an agent does that joins.
+func (o *options) checkJoin(ctx context.Context, l *checklist, c *bootstrap.Config, addr string) {
 	small, large := *c, *c
 	large.Dial = agent.NewDial(proxyFor, false)
 	var p bootstrap.Probe
@@ -174,9 +197,6 @@ func (o *options) checkServer(ctx context.Context, l *checklist, c *bootstrap.Co
 		}
 		return "they pass", nil
 	})
-	if o.transport == overquic.Name {
-		l.check(ctx, "UDP to "+addr, func(ctx context.Context) (string, error) { return "it is answered", udpIsAnswered(ctx, addr) })
-	}
 }
 
 // reaches makes a connection and closes it.

@@ -6,6 +6,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"io"
 	"log"
 	"net"
@@ -22,6 +23,8 @@ import (
 	"github.com/hawser-project/hawser/auth/bootstrap"
 	"github.com/hawser-project/hawser/auth/pki/pkitest"
 	"github.com/hawser-project/hawser/e2e/await"
+	"github.com/hawser-project/hawser/tunnel"
+	"github.com/hawser-project/hawser/tunnel/overquic"
 )
 
 const checkedToken = "abcdef.0123456789abcdef"
@@ -84,8 +87,32 @@ func (h *hub) narrow(t *testing.T) string {
 	return ln.Addr().String()
 }
 
+// answersUDP has the hub answer by UDP as one does that has the transport quic.
+func (h *hub) answersUDP(t *testing.T) {
+	t.Helper()
+	pc, err := net.ListenPacket("udp", h.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	conf := &tls.Config{Certificates: h.TLS.Certificates, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: h.ca.Pool(), MinVersion: tls.VersionTLS13}
+	l, err := overquic.ListenPacket(pc, tunnel.Options{TLS: conf})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- l.Serve(ctx, func(context.Context, tunnel.Session) {}) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := errors.Join(<-ended, pc.Close()); err != nil && !errors.Is(err, net.ErrClosed) && !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+	})
+}
+
 func TestCheck(t *testing.T) {
-	well, late := newHub(t, 0), newHub(t, time.Hour)
+	well, late, quick := newHub(t, 0), newHub(t, time.Hour), newHub(t, 0)
+	quick.answersUDP(t)
 	pin := func(h *hub) string { return bootstrap.PinOf(h.ca.Cert).String() }
 	addr := func(h *hub) string { return h.Listener.Addr().String() }
 	closed := net.JoinHostPort("127.0.0.1", strconv.Itoa(await.FreePort(t)))
@@ -94,8 +121,19 @@ func TestCheck(t *testing.T) {
 		more             []string
 		failed           string   // the beginning of the line that has failed; empty if none has
 		absent           []string // checks that stand on it
+		printed          []string
 	}{
-		"well":          {addr: addr(well), token: checkedToken, pin: pin(well)},
+		"well": {
+			addr: addr(well), token: checkedToken, pin: pin(well),
+			printed: []string{
+				"unused  UDP to " + addr(well) + ": --transport qmux uses TCP alone\n",
+				"unused  containerd: --kubelet builtin runs containers as processes of this machine\n",
+			},
+		},
+		"UDP": {
+			addr: addr(quick), token: checkedToken, pin: pin(quick), more: []string{"--transport", "quic"},
+			printed: []string{"ok      UDP to " + addr(quick) + ": it is answered ("},
+		},
 		"nobody":        {addr: closed, token: checkedToken, pin: pin(well), failed: "way to ", absent: []string{"server ", "clocks"}},
 		"no name":       {addr: noName + ":6443", token: checkedToken, pin: pin(well), failed: "name " + noName + ": ", absent: []string{"way to "}},
 		"another CA":    {addr: addr(well), token: checkedToken, pin: pin(late), failed: "server ", absent: []string{"clocks"}},
@@ -107,6 +145,11 @@ func TestCheck(t *testing.T) {
 		},
 		"no kubelet": {
 			addr: addr(well), token: checkedToken, pin: pin(well), more: []string{"--kubelet", "https://" + closed}, failed: "kubelet ",
+			printed: []string{"unused  containerd: containers are those of the kubelet at " + closed + "\n"},
+		},
+		"kubelet none": {
+			addr: addr(well), token: checkedToken, pin: pin(well), more: []string{"--kubelet", "none"},
+			printed: []string{"unused  containerd: --kubelet none runs no containers\n"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -119,6 +162,11 @@ func TestCheck(t *testing.T) {
 				"--data-dir", filepath.Join(t.TempDir(), "data"),
 			}, tc.more...))
 			err := cmd.ExecuteContext(context.WithoutCancel(t.Context()))
+			for _, line := range tc.printed {
+				if !strings.Contains(out.String(), line) {
+					t.Errorf("%q is not printed:\n%s", line, out.String())
+				}
+			}
 			failed := 0
 			for line := range strings.Lines(out.String()) {
 				what, bad := strings.CutPrefix(line, "FAILED  ")
