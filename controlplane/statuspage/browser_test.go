@@ -30,14 +30,15 @@ const patience = 60 * time.Second
 
 // A browser is Chromium, which shows one page.
 type browser struct {
-	t   *testing.T
+	t   testing.TB
 	ctx context.Context
+	url string // of the page
 	dir string // of screenshots
 }
 
 // newBrowser starts Chromium and has it show p. What the page throws or the browser
 // complains of fails the test.
-func newBrowser(t *testing.T, p *Page) *browser {
+func newBrowser(t testing.TB, p *Page) *browser {
 	t.Helper()
 	return newBrowserOf(t, p.Handler(testPath))
 }
@@ -45,7 +46,7 @@ func newBrowser(t *testing.T, p *Page) *browser {
 // testPath is where the page is.
 const testPath = "/hawser/status/"
 
-func newBrowserOf(t *testing.T, page http.Handler) *browser {
+func newBrowserOf(t testing.TB, page http.Handler) *browser {
 	t.Helper()
 	path, err := exec.LookPath("chromium")
 	if err != nil {
@@ -77,8 +78,8 @@ func newBrowserOf(t *testing.T, page http.Handler) *browser {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := &browser{t, ctx, t.ArtifactDir()}
-	b.do(chromedp.Navigate(s.URL + testPath))
+	b := &browser{t, ctx, s.URL + testPath, t.ArtifactDir()}
+	b.do(chromedp.Navigate(b.url))
 	return b
 }
 
@@ -315,6 +316,39 @@ func TestBrowserHundredNodes(t *testing.T) {
 	b.picture("hostile")
 	if got := run[string](b, `document.querySelectorAll("img, script:not([src='page.js'])").length + " " + document.title`); got != "0 Hawser fleet" {
 		t.Errorf("words have become markup: %s", got)
+	}
+}
+
+// Every column can be reached at every width, beside the nodes' names, and the page itself does
+// not scroll sideways.
+func TestBrowserWidths(t *testing.T) {
+	t.Parallel()
+	b := newBrowser(t, fleet(30))
+	b.until(`document.querySelector("#shown").textContent === "30 of 30 nodes"`)
+	for _, width := range []int{400, 640, 900, 1199, 1400} {
+		b.do(chromedp.EmulateViewport(int64(width), 900))
+		b.until(fmt.Sprintf("window.innerWidth === %d", width))
+		for _, column := range []string{"node", "site", "ready", "tunnel", "path", "rtt", "streams", "cut", "evictions"} {
+			got := run[string](b, fmt.Sprintf(`(() => {
+				const heading = document.querySelector("[data-sort=%s]").parentElement;
+				const cell = document.querySelector("#rows tr:not(.space)").cells[heading.cellIndex];
+				const table = document.querySelector("#scroll").getBoundingClientRect();
+				const name = document.querySelector("#rows tr:not(.space) button");
+				heading.scrollIntoView({ inline: "end", block: "nearest" });
+				for (const e of [heading, cell, name]) {
+					const at = e.getBoundingClientRect();
+					const seen = document.elementFromPoint((at.left + at.right) / 2, (at.top + at.bottom) / 2);
+					if (at.width < 30 || at.left < table.left - 1 || at.right > table.right + 1 || !e.contains(seen)) {
+						return e.textContent + ": " + JSON.stringify(at) + " of " + JSON.stringify(table) + ", there is " + (seen && seen.outerHTML);
+					}
+				}
+				return document.documentElement.scrollWidth > window.innerWidth ? "the page scrolls" : "";
+			})()`, column))
+			if got != "" {
+				t.Errorf("%d px, column %s: %s", width, column, got)
+			}
+		}
+		b.picture(fmt.Sprintf("width-%d", width))
 	}
 }
 
