@@ -2,11 +2,9 @@ package server
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"io"
 	"net"
-	"os"
 	"regexp"
 	"strings"
 	"testing"
@@ -218,55 +216,6 @@ func registered(t *testing.T) map[string]bool {
 	}
 	port.closed.WithLabelValues("slow")
 	return r.names
-}
-
-// TestDashboard: the dashboard is valid, and its metrics exist.
-func TestDashboard(t *testing.T) {
-	raw, err := os.ReadFile("dashboard.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var board struct {
-		Title  string
-		Panels []struct {
-			ID                       int
-			Type, Title, Description string
-			Targets                  []struct{ Expr, LegendFormat string }
-		}
-	}
-	if err := json.Unmarshal(raw, &board); err != nil {
-		t.Fatal(err)
-	}
-	there := registered(t)
-	ids, asked := make(map[int]bool), make(map[string]bool)
-	for _, p := range board.Panels {
-		if ids[p.ID] {
-			t.Errorf("panel %q: another one has its number", p.Title)
-		}
-		ids[p.ID] = true
-		if p.Type != "row" && (len(p.Targets) == 0 || p.Description == "") {
-			t.Errorf("panel %q: %d queries, description %q", p.Title, len(p.Targets), p.Description)
-		}
-		for _, q := range p.Targets {
-			names := regexp.MustCompile(`hawser_\w+`).FindAllString(q.Expr, -1)
-			for _, name := range names {
-				asked[strings.TrimSuffix(name, "_bucket")] = true
-				if !there[name] && !elsewhereMetrics[name] {
-					t.Errorf("panel %q asks for %s, which there is not", p.Title, name)
-				}
-			}
-			if len(names) == 0 || q.LegendFormat == "" || strings.Count(q.Expr, "(") != strings.Count(q.Expr, ")") {
-				t.Errorf("panel %q: query %q, legend %q", p.Title, q.Expr, q.LegendFormat)
-			}
-		}
-	}
-	there["hawser_tunnel_health_nodes"], there["hawser_eviction_frozen_nodes"] = true, true
-	for name := range there {
-		base := strings.HasSuffix(name, "_bucket") || strings.HasSuffix(name, "_sum") || strings.HasSuffix(name, "_count")
-		if !base && !asked[name] {
-			t.Errorf("no panel shows %s", name)
-		}
-	}
 }
 
 // The unread bytes in the process are a metric, with their limit.
