@@ -33,8 +33,9 @@ func TestEveryKindIsNoted(t *testing.T) {
 		}
 		plane.cfg.IPAM.Allocate, plane.cfg.Client.CAData = false, []byte("x")
 		f := informers.NewSharedInformerFactory(p.client, 0)
-		s := &shared{cfg: plane.cfg, log: plane.log, client: p.client, metrics: &scope{}, events: record.NewBroadcaster()}
+		s := &shared{cfg: plane.cfg, log: plane.log, client: p.client, metrics: &scope{}, events: record.NewBroadcaster(), freezes: record.NewBroadcaster()}
 		defer s.events.Shutdown()
+		defer s.freezes.Shutdown()
 		noted := map[string]bool{}
 		for _, e := range plane.entries {
 			its, k := *s, newKinds(f)

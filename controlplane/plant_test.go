@@ -329,7 +329,7 @@ func (p *plant) start() *life {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(p.t.Context()))
 	s := &shared{
 		cfg: plane.cfg, log: plane.log, client: p.client, metrics: &scope{r: reg},
-		informers: informers.NewSharedInformerFactory(p.client, 0), events: broadcast(ctx, p.client),
+		informers: informers.NewSharedInformerFactory(p.client, 0), events: broadcast(ctx, p.client), freezes: broadcast(ctx, p.client),
 	}
 	done := make(chan error, 1)
 	go func() { done <- plane.serve(ctx, s, plane.entries, func() { close(l.started) }) }()

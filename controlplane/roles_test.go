@@ -215,8 +215,9 @@ func TestRolesOfControllers(t *testing.T) {
 		}
 		plane.cfg.Client.CAData = []byte("x")
 		plane.cfg.IPAM.Allocate, plane.cfg.IPAM.ClusterCIDR = true, "10.244.0.0/16"
-		s := &shared{cfg: plane.cfg, log: plane.log, client: p.client, metrics: &scope{}, events: record.NewBroadcaster()}
+		s := &shared{cfg: plane.cfg, log: plane.log, client: p.client, metrics: &scope{}, events: record.NewBroadcaster(), freezes: record.NewBroadcaster()}
 		defer s.events.Shutdown()
+		defer s.freezes.Shutdown()
 		f := informers.NewSharedInformerFactory(p.client, 0)
 		for _, e := range plane.entries {
 			its, k := *s, newKinds(f)

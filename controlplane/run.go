@@ -102,6 +102,7 @@ func (p *ControlPlane) term(ctx context.Context, entries []entry, started func()
 // serve makes controllers from s, which it uses up, and runs them until ctx is done.
 func (p *ControlPlane) serve(ctx context.Context, s *shared, entries []entry, started func()) error {
 	defer s.events.Shutdown()
+	defer s.freezes.Shutdown()
 	defer s.metrics.end()
 	var ms []member
 	for i := range entries {

@@ -30,6 +30,7 @@ type shared struct {
 	custom    dynamic.Interface // may be nil
 	informers informers.SharedInformerFactory
 	events    record.EventBroadcaster
+	freezes   record.EventBroadcaster // of nodes whose evictions are frozen, beside the many events of their pods
 	metrics   *scope
 	// own has the clients of a controller made for it; nil means that all have the same.
 	own func(s *shared, e *entry) error
@@ -59,7 +60,7 @@ func (p *ControlPlane) share(ctx context.Context) (*shared, error) {
 	}
 	return &shared{
 		cfg: p.cfg, log: p.log, client: client, metrics: &scope{r: p.cfg.Metrics},
-		informers: newInformers(client), events: broadcast(ctx, events),
+		informers: newInformers(client), events: broadcast(ctx, events), freezes: broadcast(ctx, events),
 		own: func(s *shared, e *entry) (err error) {
 			c := manager
 			if e.schedules {
@@ -105,7 +106,11 @@ func named(c *rest.Config, name string) *rest.Config {
 
 // recorder returns a recorder of events that come from component.
 func (s *shared) recorder(component string) record.EventRecorder {
-	return s.events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: component})
+	return recorder(s.events, component)
+}
+
+func recorder(events record.EventBroadcaster, component string) record.EventRecorder {
+	return events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: component})
 }
 
 // tuned returns a copy of c with what every controller wants of a client. All clients

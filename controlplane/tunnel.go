@@ -66,7 +66,7 @@ func (c *lifecycle) Run(ctx context.Context) error {
 
 func newNodeLifecycle(s *shared) (Controller, error) {
 	c := nodelifecycle.Config{
-		Policy: s.cfg.Lifecycle, Events: s.recorder("node-controller"), Metrics: s.metrics, Log: s.log,
+		Policy: s.cfg.Lifecycle, Events: s.recorder("node-controller"), Freezes: recorder(s.freezes, "node-controller"), Metrics: s.metrics, Log: s.log,
 	}
 	t := s.cfg.Tunnel
 	if t == nil {

@@ -148,6 +148,7 @@ type Config struct {
 
 	Workers int                   // nodes a pass works on at once; zero means DefaultWorkers
 	Events  record.EventRecorder  // from component node-controller; nil means none
+	Freezes record.EventRecorder  // of freezes, with a queue that nothing else fills; nil means Events
 	Metrics prometheus.Registerer // nil means none
 	Log     *slog.Logger          // nil means discard
 }
@@ -170,5 +171,8 @@ func (c Config) withDefaults() Config {
 	}
 	loop.Default(&c.Workers, DefaultWorkers)
 	c.Events = loop.Recorder(c.Events)
+	if c.Freezes == nil {
+		c.Freezes = c.Events
+	}
 	return c
 }

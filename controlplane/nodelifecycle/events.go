@@ -4,6 +4,7 @@ package nodelifecycle
 
 import (
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/tools/record"
 )
 
 // Reasons of events.
@@ -16,19 +17,19 @@ const (
 )
 
 // tell records an event about a node. Its message is formatted.
-func (c *Controller) tell(node *corev1.Node, typ, reason, format string, args ...any) {
+func tell(events record.EventRecorder, node *corev1.Node, typ, reason, format string, args ...any) {
 	ref := &corev1.ObjectReference{Kind: "Node", APIVersion: "v1", Name: node.Name, UID: node.UID}
-	c.cfg.Events.Eventf(ref, typ, reason, format, args...)
+	events.Eventf(ref, typ, reason, format, args...)
 }
 
 func (c *Controller) tellAdded(n *corev1.Node) {
-	c.tell(n, corev1.EventTypeNormal, registeredNode, "Node %s event: Registered Node %s in Controller", n.Name, n.Name)
+	tell(c.cfg.Events, n, corev1.EventTypeNormal, registeredNode, "Node %s event: Registered Node %s in Controller", n.Name, n.Name)
 }
 
 func (c *Controller) tellRemoved(n *corev1.Node) {
-	c.tell(n, corev1.EventTypeNormal, removingNode, "Node %s event: Removing Node %s from Controller", n.Name, n.Name)
+	tell(c.cfg.Events, n, corev1.EventTypeNormal, removingNode, "Node %s event: Removing Node %s from Controller", n.Name, n.Name)
 }
 
 func (c *Controller) tellStatus(n *corev1.Node, status string) {
-	c.tell(n, corev1.EventTypeNormal, status, "Node %s status is now: %s", n.Name, status)
+	tell(c.cfg.Events, n, corev1.EventTypeNormal, status, "Node %s status is now: %s", n.Name, status)
 }

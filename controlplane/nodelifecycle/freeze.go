@@ -15,6 +15,13 @@ const unexplained = "Excused"
 // keeps events for an hour (kube-apiserver --event-ttl), and who explains a node reads this one.
 const tellFreezeAgain = 30 * time.Minute
 
+// The events of freezes that are told at once, and in a second: an event recorder has a queue of
+// 1,000 and drops what comes when it is full. Ten thousand nodes take a minute and a half.
+const (
+	freezesAtOnce    = 500
+	freezesPerSecond = 100
+)
+
 // excused tells whether a node's silence is explained by something else. Only
 // Unknown is silence: a node that says it is not ready has been heard.
 func (c *Controller) excused(node *corev1.Node) bool {
@@ -41,9 +48,12 @@ func (r *run) consider(node *corev1.Node, rec *nodeRecord) bool {
 		reason = unexplained
 	}
 	now, fresh := time.Now(), rec.frozen != reason || !rec.until.Equal(until)
-	if fresh || now.Sub(rec.told) >= tellFreezeAgain {
+	if fresh {
+		rec.told = time.Time{}
+	}
+	if now.Sub(rec.told) >= tellFreezeAgain && r.pace.TryAccept() { // or in a later pass
 		rec.told = now
-		r.tell(node, corev1.EventTypeWarning, evictionFrozen, "No pod is evicted from node %s: %s: %s", node.Name, reason, message)
+		tell(r.cfg.Freezes, node, corev1.EventTypeWarning, evictionFrozen, "No pod is evicted from node %s: %s: %s", node.Name, reason, message)
 	}
 	if fresh {
 		r.count(rec, reason, message, until)
@@ -57,7 +67,7 @@ func (r *run) thaw(node *corev1.Node, rec *nodeRecord, why string) {
 	if rec.frozen == "" {
 		return
 	}
-	r.tell(node, corev1.EventTypeNormal, evictionResumed, "Node %s is treated as any other again (%s was the reason not to): %s", node.Name, rec.frozen, why)
+	tell(r.cfg.Freezes, node, corev1.EventTypeNormal, evictionResumed, "Node %s is treated as any other again (%s was the reason not to): %s", node.Name, rec.frozen, why)
 	r.log.Info("evictions from the node are no longer frozen", "node", node.Name, "reason", rec.frozen, "because", why)
 	r.count(rec, "", "", time.Time{})
 }

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/record"
 )
 
 // excuses are what Config.Excuse answers, by node.
@@ -187,6 +189,56 @@ func TestFreezeIsToldAgain(t *testing.T) {
 		slices.Sort(times)
 		if want := []string{"1h0m45s", "1h30m45s", "30m45s", "45s"}; !slices.Equal(times, want) || begun != 1 {
 			t.Errorf("told at %v, want %v; begun %d times", times, want, begun)
+		}
+	})
+}
+
+// slowSink is an API that takes an event in five milliseconds, and notes the nodes of those.
+type slowSink struct {
+	mu    sync.Mutex
+	nodes map[string]int // guarded by mu
+}
+
+func (s *slowSink) Create(e *corev1.Event) (*corev1.Event, error) {
+	time.Sleep(5 * time.Millisecond)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if e.Reason == evictionFrozen {
+		s.nodes[e.InvolvedObject.Name]++
+	}
+	return e, nil
+}
+
+func (s *slowSink) Update(e *corev1.Event) (*corev1.Event, error)          { return s.Create(e) }
+func (s *slowSink) Patch(e *corev1.Event, _ []byte) (*corev1.Event, error) { return s.Create(e) }
+
+// TestFreezeOfManyIsTold: when many nodes fall silent together each freeze comes to the API, once,
+// though an event recorder drops what comes to a full queue.
+func TestFreezeOfManyIsTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		e := excusing(w)
+		nodes := named("n", 5000)
+		w.add("z", nodes...)
+		w.add("y", "well")
+		sink := &slowSink{nodes: map[string]int{}}
+		events := record.NewBroadcaster()
+		defer events.Shutdown()
+		events.StartRecordingToSink(sink)
+		w.cfg.Freezes = events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "node-controller"})
+		w.start()
+		w.silence(nodes...)
+		e.set("SiteOffline", "nobody of the site can be reached", nodes...)
+		w.until(5 * time.Minute)
+		sink.mu.Lock()
+		defer sink.mu.Unlock()
+		if len(sink.nodes) != len(nodes) {
+			t.Errorf("of %d freezes %d were told", len(nodes), len(sink.nodes))
+		}
+		for node, n := range sink.nodes {
+			if n != 1 {
+				t.Errorf("the freeze of %s was told %d times", node, n)
+			}
 		}
 	})
 }

@@ -14,6 +14,7 @@ import (
 	coordinationlisters "k8s.io/client-go/listers/coordination/v1"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/flowcontrol"
 
 	"github.com/hawser-project/hawser/controlplane/loop"
 )
@@ -104,6 +105,7 @@ type run struct {
 	marking  *loop.Queue[podKey] // pods that may have to be marked not ready
 	records  records
 	arrivals *arrivals
+	pace     flowcontrol.PassiveRateLimiter // of events of freezes
 
 	// The rest belongs to the monitor.
 	outlook      outlook
@@ -117,6 +119,7 @@ type run struct {
 // newRun makes the state of a Run, which has to run both work queues.
 func newRun(c *Controller) *run {
 	r := &run{Controller: c, queues: queues{byZone: map[string]*zoneQueue{}}, records: records{byName: map[string]*nodeRecord{}}, arrivals: newArrivals()}
+	r.pace = flowcontrol.NewTokenBucketPassiveRateLimiter(freezesPerSecond, freezesAtOnce)
 	r.reach = &reach{log: c.log, ask: r.ask}
 	r.memory = memory{client: c.client.CoordinationV1().Leases(metav1.NamespaceSystem), log: c.log}
 	r.tainting = loop.NewQueue(loop.Config[string]{
