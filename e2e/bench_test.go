@@ -52,6 +52,30 @@ func BenchmarkServerReady(b *testing.B) {
 	b.ReportMetric(float64(rss)/float64(b.N)/(1<<20), "MiB-RSS")
 }
 
+// maxUpReady is the mark for BenchmarkUpReady.
+const maxUpReady = 3 * time.Second
+
+// BenchmarkUpReady measures from the start of hawser up in an empty directory until it says that
+// the cluster is ready, with a node, and fails beyond the mark. A cluster ends with the benchmark:
+// -benchtime 1x.
+func BenchmarkUpReady(b *testing.B) {
+	if raceFlag != "" {
+		b.Skip("SKIPPED: the race detector multiplies time and memory")
+	}
+	bin(b) // builds it
+	var ready time.Duration
+	for b.Loop() {
+		began := time.Now()
+		startUp(b, "--nodes", "1")
+		ready += time.Since(began)
+	}
+	mean := ready / time.Duration(b.N)
+	b.ReportMetric(float64(mean.Milliseconds()), "ms/ready")
+	if mean > maxUpReady {
+		b.Errorf("ready after %v, more than %v", mean, maxUpReady)
+	}
+}
+
 // startReady starts cmd and returns once it has logged msg=ready.
 func startReady(b *testing.B, cmd *exec.Cmd) (stop func()) {
 	b.Helper()
