@@ -35,6 +35,7 @@ import (
 	"github.com/hawser-project/hawser/auth"
 	"github.com/hawser-project/hawser/auth/pki"
 	"github.com/hawser-project/hawser/auth/pki/pkitest"
+	"github.com/hawser-project/hawser/cmd/internal/setup"
 )
 
 // TestNamesBeside: of another API server's names those are known by which it is called
@@ -71,11 +72,11 @@ func TestApproverBeside(t *testing.T) {
 	api := httptest.NewTLSServer(requests(t, decided, "example.com", "www.example.com", "hub.example.net", "node-1"))
 	defer api.Close()
 	signing, serving := newAuthority(t, "signing", time.Hour), newAuthority(t, "serving", 2*time.Hour)
-	port, err := freePort(t.Context())
+	port, err := setup.FreePort(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	health, err := freePort(t.Context())
+	health, err := setup.FreePort(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

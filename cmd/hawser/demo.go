@@ -19,6 +19,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/hawser-project/hawser/cmd/internal/setup"
 	"github.com/hawser-project/hawser/cmd/lab"
 )
 
@@ -57,12 +58,12 @@ func (t *tour) run(ctx context.Context) (err error) {
 	if t.self, err = os.Executable(); err != nil {
 		return err
 	}
-	port, err := freePort(ctx)
+	port, err := setup.FreePort(ctx)
 	if err != nil {
 		return err
 	}
 	// Without namespaces the pod shares this machine's ports.
-	if t.port, err = freePort(ctx); err != nil {
+	if t.port, err = setup.FreePort(ctx); err != nil {
 		return err
 	}
 	cfg := clusterConfig{dir: t.dir, nodes: 2, port: port, netns: true, out: t.out}
@@ -228,16 +229,6 @@ func (t *tour) portForward(ctx context.Context) error {
 	}
 	fmt.Fprintf(t.out, "$ curl %s\n%s", url, body)
 	return nil
-}
-
-// freePort asks the kernel for a port that is free now.
-func freePort(ctx context.Context) (int, error) {
-	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, err
-	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port, nil
 }
 
 // newDemoPod is what runs in the demo's pod.

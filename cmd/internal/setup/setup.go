@@ -5,6 +5,7 @@ package setup
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -26,6 +27,16 @@ import (
 // of the processes it starts, which may have been told some.
 func NoCores() {
 	_ = unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{}) // everybody may have less
+}
+
+// FreePort returns a TCP port of 127.0.0.1 that nobody listens on now, for a program that cannot be
+// asked which one it has chosen. Another program may take it before that one does.
+func FreePort(ctx context.Context) (int, error) {
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return 0, err
+	}
+	return l.Addr().(*net.TCPAddr).Port, l.Close()
 }
 
 // StopSignals are those at which a program ends in good order: an interrupt, SIGTERM and, unless

@@ -17,6 +17,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/hawser-project/hawser/cmd/internal/setup"
 )
 
 // startTime bounds how long OpenSSH's server may take to listen.
@@ -33,7 +35,7 @@ const (
 // root.
 const separation = "/run/sshd"
 
-const openSSHConfig = `ListenAddress 127.0.0.1:%s
+const openSSHConfig = `ListenAddress 127.0.0.1:%d
 HostKey %s
 AuthorizedKeysFile %s
 PidFile none
@@ -65,11 +67,11 @@ func startOpenSSH(ctx context.Context, dir string) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	addr, err := freePort(ctx)
+	port, err := setup.FreePort(ctx)
 	if err != nil {
 		return nil, err
 	}
-	config, err := writeConfig(dir, addr)
+	config, err := writeConfig(dir, port)
 	if err != nil {
 		return nil, err
 	}
@@ -91,16 +93,12 @@ func startOpenSSH(ctx context.Context, dir string) (*Server, error) {
 		return nil, err
 	}
 	return &Server{
-		Addr: addr, User: me.Username, Kind: version(ctx, program),
+		Addr: net.JoinHostPort("127.0.0.1", strconv.Itoa(port)), User: me.Username, Kind: version(ctx, program),
 		run: s.run, processes: func() []int { return tree(s.cmd.Process.Pid) },
 	}, nil
 }
 
-func writeConfig(dir, addr string) (path string, err error) {
-	_, port, err := net.SplitHostPort(addr)
-	if err != nil {
-		return "", err
-	}
+func writeConfig(dir string, port int) (path string, err error) {
 	path = filepath.Join(dir, "sshd_config")
 	text := fmt.Sprintf(openSSHConfig, port, filepath.Join(dir, HostKey), filepath.Join(dir, UserKey+".pub"))
 	return path, os.WriteFile(path, []byte(text), 0o600)
@@ -175,15 +173,6 @@ func findOpenSSH() (string, error) {
 		}
 	}
 	return "", errors.New("sshd is not installed")
-}
-
-// freePort is a port that was free a moment ago: sshd cannot be asked to choose.
-func freePort(ctx context.Context) (string, error) {
-	l, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	return l.Addr().String(), l.Close()
 }
 
 // awaitListening reads the log until it says that the server listens.
