@@ -34,7 +34,7 @@ func TestSlowHandshakes(t *testing.T) {
 			_, _ = io.WriteString(c, "\x16\x03\x01\x02\x00\x01") // of a ClientHello
 		}
 		slow = append(slow, c)
-		eventually(t, "admitted", func() bool {
+		tunneltest.Eventually(t, "admitted", func() bool {
 			silent := srv.admission.silent
 			inside := silent.Count()
 			return inside == min(i+1, limit*3/8) && inside+int(silent.Lost()) >= i+1 && srv.Handshakes().Underway == inside
@@ -74,7 +74,7 @@ func TestStorm(t *testing.T) {
 				t.Errorf("one that was let in: %v", err)
 			}
 		})
-		eventually(t, "waiting for its turn", func() bool { return srv.queued() == i+1 })
+		tunneltest.Eventually(t, "waiting for its turn", func() bool { return srv.queued() == i+1 })
 	}
 	for range 3 {
 		_, err := reach(t, srv.addr, tunnel.Options{TLS: ca.Client(t, "b")})
@@ -92,7 +92,7 @@ func TestStorm(t *testing.T) {
 		<-tokens
 	}
 	wg.Wait()
-	eventually(t, "empty", func() bool { return srv.Handshakes().Underway == 0 && len(tokens) == 0 })
+	tunneltest.Eventually(t, "empty", func() bool { return srv.Handshakes().Underway == 0 && len(tokens) == 0 })
 }
 
 // A server that has fallen behind sends those away that have waited too long for their
@@ -151,7 +151,7 @@ func TestStopDuringHandshakes(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	eventually(t, "there", func() bool { return srv.admission.silent.Count() == 1 })
+	tunneltest.Eventually(t, "there", func() bool { return srv.admission.silent.Count() == 1 })
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -177,11 +177,11 @@ func TestOneSourceKeepsNobodyOut(t *testing.T) {
 	defer reads.Wait()
 	defer e.close()
 	ended := make(map[byte]*atomic.Int64)
-	come := func(b byte) {
+	arrive := func(b byte) {
 		t.Helper()
 		near, far := memnet.Pipe(&net.TCPAddr{IP: net.IPv4(10, 0, 0, 99)}, &net.TCPAddr{IP: net.IPv4(10, 0, 0, b)})
 		t.Cleanup(func() { _ = far.Close() })
-		eventually(t, "a place", func() bool { return len(e.places) < limit })
+		tunneltest.Eventually(t, "a place", func() bool { return len(e.places) < limit })
 		g := e.admit(near)
 		n := ended[b]
 		cutOff := e.silent.Lost()
@@ -192,20 +192,20 @@ func TestOneSourceKeepsNobodyOut(t *testing.T) {
 				return err
 			})
 		})
-		eventually(t, "listening", func() bool {
+		tunneltest.Eventually(t, "listening", func() bool {
 			return e.silent.Lost() > cutOff || e.silent.Count() == len(e.places)
 		})
 	}
 	for b := range byte(4) {
 		ended[b] = new(atomic.Int64)
 	}
-	come(2) // on a bad line, and the first to come
+	arrive(2) // on a bad line, and the first to come
 	for range 10 * limit {
-		come(1)
+		arrive(1)
 	}
-	come(3)
+	arrive(3)
 	for range 10 * limit {
-		come(1)
+		arrive(1)
 	}
 	if slow, other := ended[2].Load(), ended[3].Load(); slow+other > 0 {
 		t.Errorf("places lost to another address: %d, %d", slow, other)
@@ -251,7 +251,7 @@ func testNewcomers(t *testing.T, sources int) {
 	var lost atomic.Int64
 	// come has a client come that speaks, is answered, and is silent from then on. It
 	// says whether it was.
-	come := func(source int) bool {
+	arrive := func(source int) bool {
 		near, far := memnet.Pipe(&net.TCPAddr{IP: net.IPv4(10, 0, 0, 99)}, &net.TCPAddr{IP: net.IPv4(10, 0, 0, byte(source))})
 		g := e.admit(near)
 		if g == nil {
@@ -275,20 +275,20 @@ func testNewcomers(t *testing.T, sources int) {
 		return answered.Load()
 	}
 	for i := range limit * 3 / 8 {
-		if !come(i % sources) {
+		if !arrive(i % sources) {
 			t.Fatalf("%d sources: the first clients are not answered", sources)
 		}
 	}
 	for range 10 * limit {
-		if come(0); lost.Load() > 0 {
+		if arrive(0); lost.Load() > 0 {
 			t.Fatalf("%d sources: newcomers cost one its place that was answered", sources)
 		}
 	}
-	if !come(200) && sources == 1 || lost.Load() > 1 {
+	if !arrive(200) && sources == 1 || lost.Load() > 1 {
 		t.Errorf("%d sources: one that has all places keeps another out, %d lost their places", sources, lost.Load())
 	}
 	time.Sleep(maxAnswer)
-	if !come(0) {
+	if !arrive(0) {
 		t.Errorf("%d sources: clients that do not answer keep others out", sources)
 	}
 	e.close()

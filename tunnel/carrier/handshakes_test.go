@@ -53,7 +53,7 @@ func TestHandshakesForNothing(t *testing.T) {
 	for range 2 {
 		_, _ = reach(t, ln.Addr().String(), tunnel.Options{TLS: ca.Client(t, "a")}) // it is not let in
 	}
-	eventually(t, "counted", func() bool { return l.Handshakes().NoSession == 2 })
+	tunneltest.Eventually(t, "counted", func() bool { return l.Handshakes().NoSession == 2 })
 	cancel()
 	if err := <-served; err != nil {
 		t.Error(err)

@@ -180,7 +180,7 @@ func TestUnanswered(t *testing.T) {
 				}
 				return
 			}
-			eventually(t, "silent", func() bool {
+			tunneltest.Eventually(t, "silent", func() bool {
 				ping()
 				return unanswered(near, 20*time.Millisecond)
 			})

@@ -159,18 +159,3 @@ func (l *lines) String() string {
 func (l *lines) logger() *slog.Logger {
 	return slog.New(slog.NewTextHandler(l, &slog.HandlerOptions{Level: slog.LevelInfo}))
 }
-
-// eventually waits for something that nobody announces.
-func eventually(t testing.TB, what string, is func() bool) {
-	t.Helper()
-	ctx := within(t)
-	tick := time.NewTicker(2 * time.Millisecond)
-	defer tick.Stop()
-	for !is() {
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			t.Fatalf("not %s after %v", what, patience)
-		}
-	}
-}

@@ -169,7 +169,7 @@ func testCanceledDials(t *testing.T, pair Make) {
 			checkEmpty(t, a, b, places)
 			// A session may have one or two at work for itself; ten times as many
 			// dials as there are places would leave more.
-			eventually(t, "quiet", func() bool { return runtime.NumGoroutine() < before+places })
+			Eventually(t, "quiet", func() bool { return runtime.NumGoroutine() < before+places })
 		})
 	}
 }

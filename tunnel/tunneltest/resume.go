@@ -85,24 +85,9 @@ func (r *resumption) park(t *testing.T) {
 	t.Helper()
 	r.net.Stall(true)
 	for _, s := range []tunnel.Session{r.dialer, r.accepter} {
-		eventually(t, "parked", func() bool {
+		Eventually(t, "parked", func() bool {
 			return !s.Link().Parked.IsZero()
 		})
-	}
-}
-
-// eventually waits for something that nobody announces.
-func eventually(t testing.TB, what string, is func() bool) {
-	t.Helper()
-	ctx := within(t)
-	tick := time.NewTicker(2 * time.Millisecond)
-	defer tick.Stop()
-	for !is() {
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			t.Fatalf("not %s after %v", what, patience)
-		}
 	}
 }
 

@@ -106,6 +106,22 @@ func within(t testing.TB) context.Context {
 	return ctx
 }
 
+// Eventually waits until is returns true, for what nobody announces. It fails the test if that
+// takes half a minute.
+func Eventually(t testing.TB, what string, is func() bool) {
+	t.Helper()
+	ctx := within(t)
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for !is() {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			t.Fatalf("not %s after %v", what, patience)
+		}
+	}
+}
+
 // streams opens a stream and accepts it.
 func streams(t testing.TB, opener, answerer tunnel.Session) (near, far tunnel.Stream) {
 	t.Helper()
