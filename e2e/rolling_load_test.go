@@ -56,9 +56,9 @@ type rolling struct {
 
 // A rollingNode has a pod of its name, and one that echoes.
 type rollingNode struct {
-	name string
-	port int          // of the echo
-	gate sync.RWMutex // read while a stream to it is open, written until its agent has begun to leave
+	name      string
+	port      int          // of the echo
+	replacing sync.RWMutex // read while a stream to it is open, written until its agent has begun to leave
 }
 
 func (r *rolling) addNode(t *testing.T, name string) {
@@ -103,10 +103,10 @@ func (r *rolling) start(t *testing.T) {
 			r.streams = append(r.streams, s)
 			w.repeat(ctx, lineEvery, func(ctx context.Context, n int) error {
 				node := r.nodes[(n+i)%len(r.nodes)]
-				if !node.gate.TryRLock() {
+				if !node.replacing.TryRLock() {
 					return nil
 				}
-				defer node.gate.RUnlock()
+				defer node.replacing.RUnlock()
 				return s.to(ctx, node)
 			})
 		}

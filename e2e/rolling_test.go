@@ -61,9 +61,9 @@ func TestRollingRestart(t *testing.T) {
 	}
 	for _, n := range r.nodes {
 		r.pass(between)
-		n.gate.Lock() // what is open to it when it is told to stop ends with it; what begins after that does not
+		n.replacing.Lock() // what is open to it when it is told to stop ends with it; what begins after that does not
 		var streams sync.WaitGroup
-		open := sync.OnceFunc(n.gate.Unlock)
+		open := sync.OnceFunc(n.replacing.Unlock)
 		r.restart(t, rollingMember{
 			name: "agent of " + n.name, base: filepath.Join(a.dir, n.name), leaving: "msg=leaving",
 			meanwhile: func() { open(); r.each(&streams, n) },

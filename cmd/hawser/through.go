@@ -25,11 +25,11 @@ const maxThrough = 64
 // throughOptions is the flag.
 type throughOptions struct {
 	specs []string
-	list  []through // set by check
+	list  []routedRange // set by check
 }
 
-// A through is one range and the labels of the nodes that lead to it.
-type through struct {
+// A routedRange is one range and the labels of the nodes that lead to it.
+type routedRange struct {
 	cidr  netip.Prefix
 	nodes labels.Selector
 }
@@ -42,11 +42,11 @@ func (o *throughOptions) addFlags(f *pflag.FlagSet) {
 func (o *throughOptions) check() error {
 	o.list = nil
 	for _, spec := range o.specs {
-		t, err := parseThrough(spec)
+		t, err := parseRoutedRange(spec)
 		if err != nil {
 			return fmt.Errorf("--route-through %q: %w", spec, err)
 		}
-		if slices.ContainsFunc(o.list, func(other through) bool { return other.cidr.Overlaps(t.cidr) }) {
+		if slices.ContainsFunc(o.list, func(other routedRange) bool { return other.cidr.Overlaps(t.cidr) }) {
 			return fmt.Errorf("--route-through %q: its range overlaps with that of another one", spec)
 		}
 		o.list = append(o.list, t)
@@ -54,7 +54,7 @@ func (o *throughOptions) check() error {
 	return nil
 }
 
-func parseThrough(spec string) (t through, err error) {
+func parseRoutedRange(spec string) (t routedRange, err error) {
 	cidr, selector, _ := strings.Cut(spec, "=")
 	if t.cidr, err = netip.ParsePrefix(cidr); err != nil {
 		return t, errors.New("want CIDR=SELECTOR, such as 10.96.0.0/12=node-restriction.kubernetes.io/gateway")
@@ -74,12 +74,12 @@ func parseThrough(spec string) (t through, err error) {
 
 // covers reports whether ip is in one of the ranges.
 func (o *throughOptions) covers(ip netip.Addr) bool {
-	return slices.ContainsFunc(o.list, func(t through) bool { return t.cidr.Contains(ip) })
+	return slices.ContainsFunc(o.list, func(t routedRange) bool { return t.cidr.Contains(ip) })
 }
 
 // A throughNodes follows which nodes have the labels.
 type throughNodes struct {
-	list []through
+	list []routedRange
 
 	mu    sync.Mutex // guards the following
 	nodes [][]string // by range, sorted

@@ -99,20 +99,20 @@ func (*Controller) Name() string { return "disruption-controller" }
 // Run keeps budgets until ctx is done. The informers must be running.
 func (c *Controller) Run(ctx context.Context) error {
 	q := loop.NewQueue(loop.Config[string]{Name: c.Name(), Do: c.sync, Workers: c.cfg.Workers, Log: c.log})
-	spared := loop.NewQueue(loop.Config[string]{Name: c.Name() + "-stale-pods", Do: c.spare, Workers: 1, Log: c.log})
+	stale := loop.NewQueue(loop.Config[string]{Name: c.Name() + "-stale-pods", Do: c.clearTarget, Workers: 1, Log: c.log})
 	var watches loop.Watches
 	watches.Add(loop.Watch(c.inf, func(key string) {
 		c.readSelector(key) // before sync lists pods: none that comes in between is missed
 		q.Add(key)
 	}))
 	watches.Add(c.watchPods(q.Add))
-	watches.Add(c.watchTargets(spared.Add))
+	watches.Add(c.watchTargets(stale.Add))
 	stop, err := watches.All()
 	if err != nil {
 		return err
 	}
 	defer stop()
-	return loop.Together(ctx, q.Run, spared.Run)
+	return loop.Together(ctx, q.Run, stale.Run)
 }
 
 // watchPods calls add with each budget that covers a pod which has changed, or

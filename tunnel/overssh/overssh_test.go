@@ -246,7 +246,7 @@ func testTargetErrors(t *testing.T, d *Session) {
 	gone := ln.Addr().String()
 	_ = ln.Close()
 	_, port, _ := net.SplitHostPort(gone)
-	full := deaf(t)
+	full := fullBacklog(t)
 	for _, tc := range []struct {
 		network, addr string
 		want          error
@@ -275,8 +275,8 @@ func testTargetErrors(t *testing.T, d *Session) {
 	}
 }
 
-// deaf is an address at which somebody listens and takes no connection.
-func deaf(t *testing.T) string {
+// fullBacklog is an address at which somebody listens and takes no connection.
+func fullBacklog(t *testing.T) string {
 	t.Helper()
 	ln := listen(t)
 	raw, err := ln.(*net.TCPListener).SyscallConn()

@@ -7,19 +7,19 @@ import (
 	"github.com/hawser-project/hawser/tunnel"
 )
 
-// A gate is a connection past which nothing may be written.
-type gate struct {
+// A wrapped is a connection that counts what is written, and which nothing may be written past.
+type wrapped struct {
 	*net.TCPConn
 	written int
 }
 
-func (g *gate) Write(p []byte) (int, error) {
+func (g *wrapped) Write(p []byte) (int, error) {
 	g.written += len(p)
 	return g.TCPConn.Write(p)
 }
-func (g *gate) NetConn() net.Conn         { return g.TCPConn }
-func (g *gate) InnerReader() tunnel.Inner { return tunnel.Inner{} }
-func (g *gate) InnerWriter() tunnel.Inner { return tunnel.Inner{} }
+func (g *wrapped) NetConn() net.Conn         { return g.TCPConn }
+func (g *wrapped) InnerReader() tunnel.Inner { return tunnel.Inner{} }
+func (g *wrapped) InnerWriter() tunnel.Inner { return tunnel.Inner{} }
 
 // What a wrapper wants to see is not written to the socket below it, though that would
 // take it at once.
@@ -34,7 +34,7 @@ func TestBatchRespectsWrappers(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	g := &gate{TCPConn: c.(*net.TCPConn)}
+	g := &wrapped{TCPConn: c.(*net.TCPConn)}
 	b := newBatch(g).(*batch)
 	b.hold()
 	if _, err := b.Write([]byte("record")); err != nil {

@@ -337,10 +337,10 @@ func (s *Session) connect(ctx context.Context) (secured, error) {
 		stale bool // given up in favor of later dials
 	}
 	results := make(chan result)
-	under, begun, wait := 0, 0, hedgeDelay
+	underway, started, wait := 0, 0, hedgeDelay
 	start := func() {
 		one, quit := context.WithCancel(ctx)
-		if under, begun = under+1, begun+1; begun > maxHedges+1 {
+		if underway, started = underway+1, started+1; started > maxHedges+1 {
 			time.AfterFunc(maxHedges*hedgeDelay, func() {
 				if !reached.Load() {
 					quit()
@@ -359,11 +359,11 @@ func (s *Session) connect(ctx context.Context) (secured, error) {
 	for {
 		select {
 		case r := <-results:
-			if under--; r.stale {
+			if underway--; r.stale {
 				continue
 			}
 			cancel()
-			for ; under > 0; under-- {
+			for ; underway > 0; underway-- {
 				if late := <-results; late.err == nil {
 					_ = late.conn.NetConn().Close() // not needed
 				}

@@ -45,10 +45,10 @@ func testGivenUp(t *testing.T, pair Make) {
 	for name, early := range map[string]string{"silent": "", "with early data": strings.Repeat("x", 1900)} {
 		ctx, cancel := context.WithCancel(within(t))
 		var opener sync.WaitGroup
-		begun := make(chan struct{}) // closed when Start has returned
+		started := make(chan struct{}) // closed when Start has returned
 		opener.Go(func() {
 			if early == "" {
-				close(begun) // Connect returns when it is given up
+				close(started) // Connect returns when it is given up
 				if _, err := tunnel.Connect(ctx, a, "tcp", "silent:1"); !errors.Is(err, tunnel.Canceled) {
 					t.Errorf("%s: connect: %v", name, err)
 				}
@@ -58,7 +58,7 @@ func testGivenUp(t *testing.T, pair Make) {
 			if err == nil {
 				_, err = io.WriteString(st, early)
 			}
-			close(begun)
+			close(started)
 			if err != nil {
 				t.Errorf("%s: %v", name, err)
 				return
@@ -66,7 +66,7 @@ func testGivenUp(t *testing.T, pair Make) {
 			<-ctx.Done()
 			_ = tunnel.Abort(st)
 		})
-		finishes(t, "begin", func() { <-dialing; <-begun })
+		finishes(t, "begin", func() { <-dialing; <-started })
 		cancel()
 		finishes(t, "give up", func() {
 			if err := <-ended; !errors.Is(err, context.Canceled) {

@@ -214,7 +214,7 @@ func TestCorrupt(t *testing.T) {
 	for range n {
 		l.Send(start, make([]byte, 100))
 	}
-	damaged := uint64(0)
+	corrupted := uint64(0)
 	for p := l.Due(start); p != nil; p = l.Due(start) {
 		turned := 0
 		for _, b := range p {
@@ -223,10 +223,10 @@ func TestCorrupt(t *testing.T) {
 		if turned > 1 {
 			t.Fatalf("%d bits of a packet are turned over", turned)
 		}
-		damaged += uint64(turned)
+		corrupted += uint64(turned)
 	}
-	if got := l.Counts().Corrupted; got != damaged || damaged == 0 || damaged == n {
-		t.Errorf("%d of %d packets are damaged, %d are counted", damaged, n, got)
+	if got := l.Counts().Corrupted; got != corrupted || corrupted == 0 || corrupted == n {
+		t.Errorf("%d of %d packets are corrupted, %d are counted", corrupted, n, got)
 	}
 	l.Send(start, nil) // nothing to be turned over
 }

@@ -28,10 +28,10 @@ type Real struct {
 	// Started has each unit that it asks systemd to start.
 	Started chan string
 
-	t     testing.TB
-	cmd   *exec.Cmd
-	begun chan struct{} // closed once cmd runs
-	conn  *dbus.Conn
+	t       testing.TB
+	cmd     *exec.Cmd
+	running chan struct{} // closed once cmd runs
+	conn    *dbus.Conn
 }
 
 // StartReal has systemd-logind on the bus until the test ends. It reads the drop-in files in
@@ -55,7 +55,7 @@ func StartReal(b *Bus, dir string) *Real {
 	if err != nil {
 		b.t.Fatal(err)
 	}
-	r := &Real{Started: make(chan string, 8), t: b.t, conn: conn, cmd: inside(program), begun: make(chan struct{})}
+	r := &Real{Started: make(chan string, 8), t: b.t, conn: conn, cmd: inside(program), running: make(chan struct{})}
 	b.t.Cleanup(func() { _ = conn.Close() })
 	r.systemd()
 	var said bytes.Buffer
@@ -64,7 +64,7 @@ func StartReal(b *Bus, dir string) *Real {
 	if err := r.cmd.Start(); err != nil {
 		b.t.Fatal(err)
 	}
-	close(r.begun)
+	close(r.running)
 	b.t.Cleanup(func() {
 		_ = r.cmd.Process.Kill()
 		_ = r.cmd.Wait()
@@ -104,7 +104,7 @@ func (r *Real) kill(unit, _ string, signal int32) *dbus.Error {
 	if unit != "systemd-logind.service" {
 		return dbus.NewError(systemd+".NoSuchUnit", []any{unit})
 	}
-	<-r.begun
+	<-r.running
 	if err := r.cmd.Process.Signal(syscall.Signal(signal)); err != nil {
 		return dbus.MakeFailedError(err)
 	}

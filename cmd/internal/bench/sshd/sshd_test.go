@@ -46,7 +46,7 @@ func TestServers(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			done := make(chan error, 1)
 			go func() { done <- s.Run(ctx) }()
-			through(t, dir, s)
+			dialsThrough(t, dir, s)
 			cancel()
 			if err := <-done; err != nil {
 				t.Error(err)
@@ -70,9 +70,9 @@ func TestServers(t *testing.T) {
 
 func exists(pid int) bool { return syscall.Kill(pid, 0) == nil }
 
-// through sends something to a target through s, and asks for one that s does not
+// dialsThrough sends something to a target through s, and asks for one that s does not
 // serve.
-func through(t *testing.T, dir string, s *Server) {
+func dialsThrough(t *testing.T, dir string, s *Server) {
 	t.Helper()
 	target, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -41,8 +41,8 @@ func (c *Controller) watchTargets(add func(key string)) (stop func(), err error)
 	return loop.Handle(c.podInf, cache.ResourceEventHandlerFuncs{AddFunc: consider, UpdateFunc: func(_, obj any) { consider(obj) }})
 }
 
-// spare takes back that the pod at key is to be disrupted, if it has been so for long.
-func (c *Controller) spare(ctx context.Context, key string) (time.Duration, error) {
+// clearTarget takes back that the pod at key is to be disrupted, if it has been so for long.
+func (c *Controller) clearTarget(ctx context.Context, key string) (time.Duration, error) {
 	ns, name, err := cache.SplitMetaNamespaceKey(key)
 	if err != nil {
 		return 0, nil //nolint:nilerr // a key that is none is nobody's

@@ -12,9 +12,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// TestSpared: that a pod is to be disrupted is taken back if it is not deleted, unless its node
+// TestStaleTarget: that a pod is to be disrupted is taken back if it is not deleted, unless its node
 // says so.
-func TestSpared(t *testing.T) {
+func TestStaleTarget(t *testing.T) {
 	objs := pods("p", 4, nil)
 	for i, reason := range []string{"EvictionByEvictionAPI", corev1.PodReasonTerminationByKubelet, "PreemptionByScheduler", "EvictionByEvictionAPI"} {
 		p, ok := objs[i].(*corev1.Pod)
