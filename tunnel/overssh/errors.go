@@ -48,6 +48,7 @@ var words = []struct {
 	code tunnel.Code
 }{
 	{"connection refused", tunnel.Refused},
+	{"connection reset", tunnel.Lost},
 	{"no route to host", tunnel.Unreachable},
 	{"network is unreachable", tunnel.Unreachable},
 	{"timed out", tunnel.Timeout},

@@ -47,6 +47,7 @@ func TestRejections(t *testing.T) {
 		{ssh.UnknownChannelType, "", tunnel.Denied},
 		{ssh.ResourceShortage, "", tunnel.Busy},
 		{ssh.ConnectionFailed, "Connection refused", tunnel.Refused},
+		{ssh.ConnectionFailed, "Connection reset by peer", tunnel.Lost},
 		{ssh.ConnectionFailed, "No route to host", tunnel.Unreachable},
 		{ssh.ConnectionFailed, "Network is unreachable", tunnel.Unreachable},
 		{ssh.ConnectionFailed, "Connection timed out", tunnel.Timeout},

@@ -5,6 +5,7 @@ package overssh_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log"
 
 	"github.com/hawser-project/hawser/tunnel"
@@ -30,4 +31,10 @@ func Example() {
 		_ = st.Close()
 	}
 	_ = s.Close() // never fails
+}
+
+// What SSH gives its sessions.
+func ExampleCapabilities() {
+	fmt.Printf("%+v\n", overssh.Capabilities)
+	// Output: {Resume:false Migrate:false HalfClose:true Reset:false}
 }

@@ -12,8 +12,9 @@
 // section 7.2). The node runs nothing of ours, so this is no tunnel.Transport: it is not
 // symmetric, there is no control stream and no dial frame, and a node cannot open a
 // stream to the server. Which nodes have a session, and when they get another one, is
-// for package server/sshnodes to say. What the streams promise is what a tunnel.Stream
-// promises, as far as SSH can say it:
+// for package server/sshnodes to say. Capabilities declares what sessions can do, and package
+// tunneltest runs what is declared, from the dialing end. What the streams promise is what a
+// tunnel.Stream promises, as far as SSH can say it:
 //
 //	half-close             yes   SSH_MSG_CHANNEL_EOF (RFC 4254, section 5.3)
 //	flow control a stream  yes   the window of its channel; a stalled one holds up no other
@@ -36,7 +37,8 @@
 // the first one seen. Whatever they refuse is tunnel.Denied.
 //
 // Memory is bounded by MaxStreams: a stream holds at most 128 KiB to send, 80 KiB
-// received and the 2 MiB window that the library grants each channel.
+// received and the 2 MiB window that the library grants each channel. A stream that waits
+// holds 4 KiB: a channel has to be read to learn whether there is data.
 package overssh
 
 import (
@@ -49,7 +51,12 @@ import (
 	"time"
 
 	"golang.org/x/crypto/ssh"
+
+	"github.com/hawser-project/hawser/tunnel"
 )
+
+// Capabilities are those of each Session. They are never changed.
+var Capabilities = tunnel.Capabilities{HalfClose: true}
 
 // Help has the help topics about this package: files NAME.md.
 //

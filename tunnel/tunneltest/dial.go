@@ -213,6 +213,9 @@ func answerUntil(t *testing.T, s tunnel.Session, state string, stop <-chan struc
 		}
 		select {
 		case <-stop:
+			// Its byte proves that Open has returned. An SSH server opens a stream after its
+			// target has accepted it, and fails if the target has reset it by then.
+			_, _ = st.Read(make([]byte, 1))
 			_ = tunnel.Abort(st)
 			return
 		default:
