@@ -78,7 +78,7 @@ func (st *stream) appendControlLocked(t *turn) {
 	if say&pendingReset != 0 {
 		t.addFrame(frameResetStream, st.id, st.out.code, st.out.high)
 		if !st.s.extended {
-			st.out.state = sendResetRecvd
+			st.out.resetAcked() // such a peer acknowledges nothing
 			st.endedLocked()
 		}
 	}

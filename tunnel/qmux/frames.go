@@ -181,9 +181,9 @@ func (s *Session) doneLocked(id uint64) error {
 		return protocolError(errProtocol, "STREAM_DONE of stream %d, which is open", id)
 	case st.out.state == sendOpen || st.out.state == sendDataSent:
 		st.discardLocked()
-		st.out.state = sendDataRecvd
-	case st.out.state == sendResetSent:
-		st.out.state = sendResetRecvd
+		st.out.dataAcked()
+	default:
+		st.out.resetAcked()
 	}
 	notify(st.out.wake)
 	st.endedLocked()

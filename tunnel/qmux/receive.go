@@ -13,18 +13,6 @@ import (
 	"github.com/hawser-project/hawser/tunnel"
 )
 
-// The states of a receiving part.
-type recvState uint8
-
-const (
-	recvOpen       recvState = iota // Recv
-	recvSizeKnown                   // Size Known: FIN was received, and data before it is missing
-	recvDataRecvd                   // all data was received
-	recvDataRead                    // and read
-	recvResetRecvd                  // RESET_STREAM was received
-	recvResetRead                   // and reported to the reader
-)
-
 const (
 	// maxGaps bounds the gaps in data received out of order: each connection of a session,
 	// and each that was lost, may leave one.
@@ -85,7 +73,7 @@ func (st *stream) receiveLocked(c *conn, f frame, b *block) error {
 		in.high = end
 	}
 	if f.fin {
-		in.state, in.final = recvSizeKnown, end
+		in.finReceived(end)
 	}
 	switch {
 	case end <= in.next: // a retransmission, or FIN without data
@@ -101,8 +89,7 @@ func (st *stream) receiveLocked(c *conn, f frame, b *block) error {
 		st.closeGapLocked()
 	}
 	switch {
-	case in.state == recvSizeKnown && in.next == in.final:
-		in.state = recvDataRecvd
+	case in.allReceived():
 		st.queueControlLocked(pendingAck)
 		notify(in.wake)
 		st.endedLocked()
@@ -277,8 +264,7 @@ func (st *stream) resetByPeerLocked(c *conn, final uint64) error {
 	case final < in.high, in.final != noFinal && final != in.final:
 		return protocolError(errFinalSize, "stream %d: reset at %d", st.id, final)
 	}
-	if in.state < recvDataRecvd {
-		in.state, in.final = recvResetRecvd, final
+	if in.resetReceived(final) {
 		st.dropLocked()
 		notify(in.wake)
 		st.callOnResetLocked()
@@ -390,12 +376,12 @@ func (st *stream) readableLocked() error {
 		return nil
 	case in.state == recvDataRecvd || in.state == recvDataRead:
 		if !in.busy {
-			in.state = recvDataRead
+			in.dataRead()
 			st.endedLocked()
 		}
 		return io.EOF
 	case in.state >= recvResetRecvd:
-		in.state = recvResetRead
+		in.resetRead()
 		st.endedLocked()
 		return syscall.ECONNRESET
 	}

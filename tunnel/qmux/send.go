@@ -12,17 +12,6 @@ import (
 	"time"
 )
 
-// The states of a sending part.
-type sendState uint8
-
-const (
-	sendOpen sendState = iota // Ready and Send
-	sendDataSent
-	sendDataRecvd
-	sendResetSent
-	sendResetRecvd
-)
-
 // maxUnsent bounds the unsent data of a stream, in bytes: one turn is being written while
 // the next is read.
 const maxUnsent = 2 * turnSize
@@ -274,14 +263,12 @@ func (st *stream) finishLocked() {
 
 // resetLocked resets our direction with a code.
 func (st *stream) resetLocked(code uint64) {
-	o := &st.out
-	if o.state == sendDataRecvd || o.state >= sendResetSent {
+	if !st.out.resetSent(code) {
 		return
 	}
-	o.state, o.code = sendResetSent, code
 	st.discardLocked()
 	st.queueControlLocked(pendingReset)
-	notify(o.wake)
+	notify(st.out.wake)
 }
 
 // discardLocked releases all retained data.
@@ -357,8 +344,8 @@ func (st *stream) sentLocked(c *conn, n int) (fin bool) {
 		o.waiting = false
 		notify(o.wake)
 	}
-	if o.fin && o.next == o.end && o.state == sendOpen {
-		o.state, fin = sendDataSent, true
+	if fin = st.owesFin(); fin {
+		o.finSent()
 		o.runs = append(o.runs, run{c: c, from: o.next, to: o.next})
 	}
 	return fin
@@ -370,8 +357,8 @@ func (st *stream) ackedLocked(received uint64, end bool) error {
 	if received > o.high {
 		return protocolError(errProtocol, "STREAM_ACK of %d bytes of %d", received, o.high)
 	}
-	if end && o.state == sendResetSent {
-		o.state = sendResetRecvd
+	if end {
+		o.resetAcked()
 	}
 	if o.state >= sendResetSent {
 		st.endedLocked()
@@ -387,7 +374,7 @@ func (st *stream) ackedLocked(received uint64, end bool) error {
 	}
 	if end {
 		o.runs = nil
-		o.state = sendDataRecvd
+		o.dataAcked()
 		st.endedLocked()
 	}
 	if o.waiting {
@@ -440,9 +427,7 @@ func (st *stream) lostLocked(c *conn) {
 		o.runs = o.runs[:i]
 		st.s.stats.Replayed += o.next - from
 		o.next = from
-		if o.state == sendDataSent { // FIN is sent again, too
-			o.state = sendOpen
-		}
+		o.finLost()
 		break
 	}
 }
