@@ -4,7 +4,9 @@ package qmux
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
+	"io"
 	"net"
 	"sync"
 	"syscall"
@@ -14,6 +16,7 @@ import (
 
 	"github.com/hawser-project/hawser/tunnel"
 	"github.com/hawser-project/hawser/tunnel/memnet"
+	"github.com/hawser-project/hawser/tunnel/tunneltest"
 )
 
 // closes closes a session, and says how long that took.
@@ -205,4 +208,65 @@ func TestMoveInVain(t *testing.T) {
 		n.set(func() { n.wrap = nil })
 		n.close(t, d, a)
 	})
+}
+
+// errCut is what a TLS connection reads that ends without close_notify.
+var errCut = errors.New("connection was cut")
+
+// A cuttable connection is below TLS, which takes an io.EOF there for close_notify.
+type cuttable struct{ net.Conn }
+
+func (c cuttable) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	if errors.Is(err, io.EOF) {
+		err = errCut
+	}
+	return n, err
+}
+
+// TestCloseNotify: CONNECTION_CLOSE is followed by close_notify (RFC 8446, 6.1), so that the
+// peer can tell the end of the connection from a cut.
+func TestCloseNotify(t *testing.T) {
+	for name, end := range map[string]func(*Session, *handmade){
+		"closed":             func(s *Session, _ *handmade) { go func() { _ = s.Close() }() }, // joined below
+		"protocol violation": func(_ *Session, p *handmade) { p.say([]byte{0x02}) },           // ACK, which QMux prohibits
+	} {
+		t.Run(name, func(t *testing.T) {
+			ln, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer ln.Close()
+			made := make(chan tunnel.Session, 1)
+			go func() {
+				s, err := Dial(waiting(t), ln.Addr().String(), tunnel.Options{TLS: tunneltest.TLS(t)})
+				if err != nil {
+					t.Error(err)
+				}
+				made <- s
+			}()
+			raw, err := ln.Accept()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer raw.Close()
+			conf := tunneltest.TLS(t)
+			conf.NextProtos = []string{ALPN}
+			p := newHandmade(t, tls.Server(cuttable{raw}, conf))
+			p.greet(nil)
+			s, ok := (<-made).(*Session)
+			if !ok {
+				t.Fatal("no session")
+			}
+			end(s, p)
+			for f := p.hear(); f.kind != frameClose && f.kind != frameApplicationClose; {
+				f = p.hear()
+			}
+			if _, err := p.conn.Read(make([]byte, 1)); err != io.EOF { //nolint:errorlint // exactly that
+				t.Errorf("after CONNECTION_CLOSE: %v", err)
+			}
+			_ = raw.Close() // the other end waits for it
+			_ = s.Close()   // never fails
+		})
+	}
 }
