@@ -284,6 +284,32 @@ func TestEachFileSaysWhatItIs(t *testing.T) {
 	}
 }
 
+// TestEachImportedPackageHasAnExample wants an Example in each package of the tunnel, the
+// server and the agent that other packages import. Excepted are packages in a folder named
+// internal, which their neighbours alone can import, and helpers of tests, whose names end
+// with test.
+func TestEachImportedPackageHasAnExample(t *testing.T) {
+	imported, shown := map[string]bool{}, map[string]bool{}
+	for _, s := range sources(t) {
+		for _, imp := range s.imports() {
+			if dir, ours := strings.CutPrefix(imp, module+"/"); ours && dir != s.dir() {
+				imported[dir] = true
+			}
+		}
+		for _, d := range s.syntax.Decls {
+			f, ok := d.(*ast.FuncDecl)
+			shown[s.dir()] = shown[s.dir()] || ok && s.isTest() && f.Recv == nil && strings.HasPrefix(f.Name.Name, "Example")
+		}
+	}
+	for dir := range imported {
+		excepted := slices.Contains(strings.Split(dir, "/"), "internal") || strings.HasSuffix(dir, "test")
+		root := strings.Split(dir, "/")[0]
+		if slices.Contains([]string{"tunnel", "server", "agent"}, root) && !excepted && !shown[dir] {
+			t.Errorf("%s is imported by others and has no Example", dir)
+		}
+	}
+}
+
 func TestNothingGrewTooLarge(t *testing.T) {
 	for _, s := range sources(t) {
 		if n := len(s.lines); n > maxLines && !s.generated() {

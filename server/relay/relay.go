@@ -86,8 +86,8 @@ func New(c Config) (*Relay, error) {
 func (r *Relay) Inject(ctx context.Context, c net.Conn) error { return r.agents.Inject(ctx, c) }
 
 // Run forwards the connections of l and the injected ones to the API server until ctx is
-// done, and returns once all of them have ended. The caller owns l; its end does not end
-// accepted connections.
+// done, and returns once all of them have ended. The caller owns l and must close it, or Run
+// does not return. That does not end accepted connections.
 func (r *Relay) Run(ctx context.Context, l net.Listener) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
