@@ -13,7 +13,7 @@ import (
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
-	"github.com/hawser-project/hawser/controlplane/apiserver/validation"
+	"github.com/hawser-project/hawser/controlplane/apiserver/kinds"
 )
 
 func csrFields(c *certificatesv1.CertificateSigningRequest) fields.Set {
@@ -96,7 +96,7 @@ func (approvalStrategy) PrepareForUpdate(_ context.Context, obj, old runtime.Obj
 }
 
 func (approvalStrategy) ValidateUpdate(_ context.Context, obj, old runtime.Object) field.ErrorList {
-	return validation.ValidateCertificateSigningRequestApprovalUpdate(obj.(*certificatesv1.CertificateSigningRequest), old.(*certificatesv1.CertificateSigningRequest))
+	return kinds.ValidateCertificateSigningRequestApprovalUpdate(obj.(*certificatesv1.CertificateSigningRequest), old.(*certificatesv1.CertificateSigningRequest))
 }
 
 func (s approvalStrategy) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {

@@ -22,7 +22,7 @@ import (
 	"k8s.io/apiserver/pkg/util/dryrun"
 
 	"github.com/hawser-project/hawser/controlplane/apiserver/defaults"
-	"github.com/hawser-project/hawser/controlplane/apiserver/validation"
+	"github.com/hawser-project/hawser/controlplane/apiserver/kinds"
 )
 
 func podFields(p *corev1.Pod) fields.Set {
@@ -86,7 +86,7 @@ func podGrace(obj runtime.Object, o *metav1.DeleteOptions) bool {
 	case p.Spec.TerminationGracePeriodSeconds != nil:
 		period = *p.Spec.TerminationGracePeriodSeconds
 	}
-	if p.Spec.NodeName == "" || p.Status.Phase == corev1.PodFailed || p.Status.Phase == corev1.PodSucceeded || validation.IsMirror(p) {
+	if p.Spec.NodeName == "" || p.Status.Phase == corev1.PodFailed || p.Status.Phase == corev1.PodSucceeded || kinds.IsMirror(p) {
 		period = 0
 	}
 	if period < 0 {
@@ -113,7 +113,7 @@ func (r *bindingREST) Create(ctx context.Context, name string, obj runtime.Objec
 	if b.Name != name {
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("name in URL (%s) does not match name in Binding object (%s)", name, b.Name))
 	}
-	if errs := validation.ValidatePodBinding(b); len(errs) > 0 {
+	if errs := kinds.ValidatePodBinding(b); len(errs) > 0 {
 		return nil, apierrors.NewInvalid(corev1.SchemeGroupVersion.WithKind("Binding").GroupKind(), b.Name, errs)
 	}
 	if validate != nil {
@@ -228,7 +228,7 @@ func (s ephemeralStrategy) PrepareForUpdate(_ context.Context, obj, old runtime.
 }
 
 func (ephemeralStrategy) ValidateUpdate(_ context.Context, obj, old runtime.Object) field.ErrorList {
-	return validation.ValidatePodEphemeralContainersUpdate(obj.(*corev1.Pod), old.(*corev1.Pod))
+	return kinds.ValidatePodEphemeralContainersUpdate(obj.(*corev1.Pod), old.(*corev1.Pod))
 }
 
 // resizeStrategy is pods/resize: only the resources of the pod and its containers are written.
@@ -250,7 +250,7 @@ func (s resizeStrategy) PrepareForUpdate(_ context.Context, obj, old runtime.Obj
 // resources. The class it was scheduled and is evicted by must stay.
 func (resizeStrategy) ValidateUpdate(_ context.Context, obj, old runtime.Object) field.ErrorList {
 	p, was := obj.(*corev1.Pod), old.(*corev1.Pod)
-	errs := validation.ValidatePodResize(p, was)
+	errs := kinds.ValidatePodResize(p, was)
 	if defaults.QOSClass(p) != defaults.QOSClass(was) {
 		errs = append(errs, field.Invalid(field.NewPath("spec"), defaults.QOSClass(p), "Pod QOS Class may not change as a result of resizing"))
 	}

@@ -16,7 +16,7 @@ import (
 	"k8s.io/apiserver/pkg/storage/names"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
-	"github.com/hawser-project/hawser/controlplane/apiserver/validation"
+	"github.com/hawser-project/hawser/controlplane/apiserver/kinds"
 )
 
 // strategy is the strategy of a row for the resource itself: status is not
@@ -25,7 +25,7 @@ type strategy struct {
 	runtime.ObjectTyper
 	names.NameGenerator
 	row   *row
-	rules validation.Rules
+	rules kinds.Rules
 	name  apivalidation.ValidateNameFunc
 }
 
@@ -33,7 +33,7 @@ func newStrategy(scheme *runtime.Scheme, r *row) *strategy {
 	gk := r.gvk().GroupKind()
 	return &strategy{
 		ObjectTyper: scheme, NameGenerator: names.SimpleNameGenerator,
-		row: r, rules: validation.For(gk), name: validation.NameFunc(gk),
+		row: r, rules: kinds.For(gk), name: kinds.NameFunc(gk),
 	}
 }
 

@@ -18,7 +18,7 @@ import (
 	"k8s.io/apiserver/pkg/quota/v1/generic"
 	resourcehelper "k8s.io/component-helpers/resource"
 
-	"github.com/hawser-project/hawser/controlplane/apiserver/validation"
+	"github.com/hawser-project/hawser/controlplane/apiserver/kinds"
 )
 
 // mustSpecify are the resources that every container of a pod must name if a quota
@@ -45,7 +45,7 @@ func (*pods) GroupResource() schema.GroupResource { return corev1.Resource("pods
 // Handles: what a pod takes changes when it is resized, and which quotas it counts
 // against when it gets a deadline. Mirror pods take nothing.
 func (*pods) Handles(a admission.Attributes) bool {
-	if p, err := as[corev1.Pod](a.GetObject()); err == nil && validation.IsMirror(p) {
+	if p, err := as[corev1.Pod](a.GetObject()); err == nil && kinds.IsMirror(p) {
 		return false
 	}
 	switch a.GetSubresource() {
@@ -104,8 +104,8 @@ func (*pods) MatchingResources(names []corev1.ResourceName) []corev1.ResourceNam
 	var out []corev1.ResourceName
 	for _, name := range names {
 		asked, isRequest := strings.CutPrefix(string(name), corev1.DefaultResourceRequestsPrefix)
-		if slices.Contains(podResources, name) || validation.IsHugePages(corev1.ResourceName(asked)) ||
-			isRequest && (!validation.IsNative(name) || isDeviceClass(corev1.ResourceName(asked))) {
+		if slices.Contains(podResources, name) || kinds.IsHugePages(corev1.ResourceName(asked)) ||
+			isRequest && (!kinds.IsNative(name) || isDeviceClass(corev1.ResourceName(asked))) {
 			out = append(out, name)
 		}
 	}
@@ -141,7 +141,7 @@ func (*pods) Usage(obj runtime.Object) (corev1.ResourceList, error) {
 	if err != nil {
 		return nil, err
 	}
-	if validation.IsMirror(pod) {
+	if kinds.IsMirror(pod) {
 		return corev1.ResourceList{}, nil
 	}
 	stored := corev1.ResourceList{objects("pods"): number(1)}
@@ -173,9 +173,9 @@ func usage(requests, limits corev1.ResourceList) corev1.ResourceList {
 	out := corev1.ResourceList{corev1.ResourcePods: number(1)}
 	for name, amount := range requests {
 		switch asked := corev1.DefaultResourceRequestsPrefix + name; {
-		case divisible(name) || validation.IsHugePages(name):
+		case divisible(name) || kinds.IsHugePages(name):
 			out[name], out[asked] = amount, amount
-		case validation.IsExtended(name) || isDeviceClass(name):
+		case kinds.IsExtended(name) || isDeviceClass(name):
 			out[asked] = amount
 		}
 	}

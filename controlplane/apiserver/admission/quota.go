@@ -18,7 +18,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 
-	"github.com/hawser-project/hawser/controlplane/apiserver/validation"
+	"github.com/hawser-project/hawser/controlplane/apiserver/kinds"
 	"github.com/hawser-project/hawser/controlplane/quota"
 )
 
@@ -106,10 +106,10 @@ func (q *quotas) Validate(ctx context.Context, a admission.Attributes, o admissi
 // noMirror refuses to make a pod, or to make of one, what only a node makes of its own.
 func noMirror(a admission.Attributes) error {
 	p, ok := a.GetObject().(*corev1.Pod)
-	if !ok || !validation.IsMirror(p) {
+	if !ok || !kinds.IsMirror(p) {
 		return nil
 	}
-	if old, ok := a.GetOldObject().(*corev1.Pod); ok && validation.IsMirror(old) {
+	if old, ok := a.GetOldObject().(*corev1.Pod); ok && kinds.IsMirror(old) {
 		return nil
 	}
 	node := p.Spec.NodeName

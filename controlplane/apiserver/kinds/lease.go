@@ -1,0 +1,26 @@
+// Rules for leases.
+
+package kinds
+
+import (
+	coordinationv1 "k8s.io/api/coordination/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+// ValidateLease checks a lease, which may be held by nobody but not for no time.
+func ValidateLease(l *coordinationv1.Lease) field.ErrorList {
+	p := field.NewPath("spec")
+	var errs field.ErrorList
+	if d := l.Spec.LeaseDurationSeconds; d != nil && *d <= 0 {
+		errs = append(errs, field.Invalid(p.Child("leaseDurationSeconds"), *d, "must be greater than 0"))
+	}
+	if t := l.Spec.LeaseTransitions; t != nil && *t < 0 {
+		errs = append(errs, field.Invalid(p.Child("leaseTransitions"), *t, "must be greater than or equal to 0"))
+	}
+	if l.Spec.Strategy != nil {
+		errs = append(errs, qualifiedName(string(*l.Spec.Strategy), p.Child("strategy"))...)
+	} else if deref(l.Spec.PreferredHolder) != "" {
+		errs = append(errs, field.Forbidden(p.Child("preferredHolder"), "may only be specified if `strategy` is defined"))
+	}
+	return errs
+}

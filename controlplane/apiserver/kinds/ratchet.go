@@ -1,0 +1,54 @@
+// Values beyond a bound that Kubernetes does not have: an object that was stored before there
+// was the bound can be updated as long as the value stays.
+
+package kinds
+
+import (
+	"encoding/json"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+// A beyond is the value in an error about one of our bounds. Users see the size alone.
+type beyond struct {
+	value any
+	size  int
+}
+
+// MarshalJSON implements json.Marshaler.
+func (b beyond) MarshalJSON() ([]byte, error) { return json.Marshal(b.size) }
+
+// beyondBound returns e with the value that is beyond a bound.
+func beyondBound(e *field.Error, value any, size int) field.ErrorList {
+	e.BadValue = beyond{value, size}
+	return field.ErrorList{e}
+}
+
+// Ratchet returns errs without those about values beyond a bound that the old object has as
+// well. before are the errors of the old object.
+func Ratchet(errs, before field.ErrorList) field.ErrorList {
+	return slices.DeleteFunc(errs, func(e *field.Error) bool {
+		now, is := e.BadValue.(beyond)
+		return is && slices.ContainsFunc(before, func(b *field.Error) bool {
+			was, also := b.BadValue.(beyond)
+			return also && b.Field == e.Field && equality.Semantic.DeepEqual(now.value, was.value)
+		})
+	})
+}
+
+// ratcheting is a rule for updates that ratchets.
+func ratcheting(rule func(obj, old runtime.Object) field.ErrorList) func(obj, old runtime.Object) field.ErrorList {
+	if rule == nil {
+		return nil
+	}
+	return func(obj, old runtime.Object) field.ErrorList {
+		errs := rule(obj, old)
+		if !slices.ContainsFunc(errs, func(e *field.Error) bool { _, is := e.BadValue.(beyond); return is }) {
+			return errs
+		}
+		return Ratchet(errs, rule(old, old))
+	}
+}

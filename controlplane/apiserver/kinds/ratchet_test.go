@@ -1,0 +1,76 @@
+// Tests of updates of what was stored before there was a bound.
+
+package kinds
+
+import (
+	"slices"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/intstr"
+)
+
+// TestStoredBeforeTheBound: an update that leaves a value beyond its bound is accepted, and one
+// that makes it another value beyond the bound is not.
+func TestStoredBeforeTheBound(t *testing.T) {
+	t.Parallel()
+	const tooLong = ": Too long: may not be more than 16384 bytes"
+	values := func(n int) []string { return slices.Repeat([]string{"123456789"}, n) } // of 11 bytes each
+	selector := func(n int) *metav1.LabelSelector {
+		return &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "x", Operator: "NotIn", Values: values(n)}}}
+	}
+	tolerations := slices.Repeat([]corev1.Toleration{{Operator: "Exists"}}, 1001)
+
+	type pdb = *policyv1.PodDisruptionBudget
+	budget := func() pdb {
+		b := defaulted[policyv1.PodDisruptionBudget](t, `{metadata: {name: b, resourceVersion: "1"}, spec: {minAvailable: 50%}}`)
+		b.Spec.Selector = selector(1600)
+		return b
+	}
+	rules := For(schema.GroupKind{Group: policyv1.GroupName, Kind: "PodDisruptionBudget"})
+	b := budget()
+	b.Spec.MinAvailable = ptr(intstr.FromString("40%"))
+	check(t, rules.Update(b, budget()))
+	check(t, rules.Status(b, budget()))
+	b = budget()
+	b.Spec.Selector = selector(1601)
+	check(t, rules.Update(b, budget()), "spec.selector"+tooLong)
+	b, small := budget(), budget()
+	small.Spec.Selector = selector(1)
+	check(t, rules.Update(b, small), "spec.selector"+tooLong)
+	check(t, rules.Update(small, b))
+
+	deployment := func() *appsv1.Deployment {
+		d := defaulted[appsv1.Deployment](t, `{metadata: {name: d, resourceVersion: "1"}, spec: {selector: {matchLabels: {a: b}}, template: {metadata: {labels: {a: b}}, spec: {containers: [{name: c, image: i}]}}}}`)
+		d.Spec.Template.Spec.Tolerations = slices.Clone(tolerations)
+		term := corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "a", Operator: "NotIn", Values: values(1600)}}}
+		d.Spec.Template.Spec.Affinity = &corev1.Affinity{
+			NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{term}}},
+			PodAntiAffinity: &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{
+				{TopologyKey: "zone", LabelSelector: selector(1600)},
+			}},
+		}
+		return d
+	}
+	update := For(schema.GroupKind{Group: appsv1.GroupName, Kind: "Deployment"}).Update
+	d := deployment()
+	d.Spec.Replicas, d.Spec.Template.Spec.Containers[0].Image = ptr(int32(7)), "j"
+	check(t, update(d, deployment()))
+	d.Spec.Template.Spec.Tolerations = append(d.Spec.Template.Spec.Tolerations, corev1.Toleration{Operator: "Exists"})
+	check(t, update(d, deployment()), "spec.template.spec.tolerations: Too many: 1002: must have at most 1000 items")
+
+	pod := goodPod(t)()
+	pod.ResourceVersion, pod.Spec.Tolerations = "1", slices.Clone(tolerations)
+	update = For(schema.GroupKind{Kind: "Pod"}).Update
+	relabelled := pod.DeepCopy()
+	relabelled.Labels = map[string]string{"a": "b"}
+	check(t, update(relabelled, pod))
+	relabelled.Spec.Tolerations[0].Key = "a"
+	if errs := update(relabelled, pod); len(errs) == 0 {
+		t.Error("another list of tolerations beyond the bound is accepted")
+	}
+}
