@@ -64,12 +64,12 @@ func (p *parts) link() genericapiserver.Config {
 }
 
 // newChain makes the servers, the last one first.
-func (s *Server) newChain(p *parts, rows []row) (*chain, error) {
+func (s *Server) newChain(p *parts) (*chain, error) {
 	ext, err := s.newExtensions(p)
 	if err != nil {
 		return nil, err
 	}
-	srv, err := s.newBuiltin(p, rows, ext.GenericAPIServer)
+	srv, err := s.newBuiltin(p, ext.GenericAPIServer)
 	if err != nil {
 		ext.GenericAPIServer.Destroy()
 		return nil, err

@@ -24,6 +24,7 @@ import (
 	"github.com/hawser-project/hawser/auth"
 	"github.com/hawser-project/hawser/auth/nodekeys"
 	"github.com/hawser-project/hawser/auth/rbac"
+	"github.com/hawser-project/hawser/controlplane/apiserver/kinds"
 )
 
 const (
@@ -196,7 +197,7 @@ func (s *Server) ensureAll(ctx context.Context, client kubernetes.Interface) err
 			return err
 		}
 	}
-	for _, class := range systemPriorityClasses() {
+	for _, class := range kinds.SystemPriorityClasses() {
 		if err := ensure(ctx, client.SchedulingV1().PriorityClasses(), class, nil); err != nil {
 			return err
 		}

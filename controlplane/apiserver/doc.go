@@ -1,17 +1,15 @@
 // Package apiserver is a Kubernetes API server that runs inside this process.
 //
 // It is the generic server of k8s.io/apiserver (chain of filters, discovery,
-// negotiation, patches, server-side apply, watches) over stores made from one
-// table of resources (resources.go). The types of k8s.io/api serve as wire format,
+// negotiation, patches, server-side apply, watches) over stores of the kinds that
+// package kinds below this one knows. The types of k8s.io/api serve as wire format,
 // as memory format and as what is stored: nothing is converted, except events,
 // which two API groups share.
 //
-// A row of the table says what a resource is called and which of the usual
-// manners it has (a status of its own, a generation, graceful deletion); the
-// strategies turn that into what a write keeps and what it ignores. Defaults,
-// validation and the columns that kubectl prints come from the packages defaults,
-// validation and printers below this one, the ways into a node (logs, exec,
-// proxies) from package kubelet through Config.Connect.
+// What is said of a kind is said there, in one file each: what its resource is called, which
+// of the usual manners it has (a status of its own, a generation, graceful deletion), its
+// rules, its defaults, the columns that kubectl prints, its subresources. The ways into a
+// node (logs, exec, proxies) come from package kubelet through Config.Connect.
 //
 // Requests share the server by Kubernetes' priority levels, so that heartbeats wait
 // for nobody (fairness.go).

@@ -18,7 +18,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// A foreign store holds kinds that are not of the table, as JSON under their group and
+// A foreign store holds kinds that package kinds does not know, as JSON under their group and
 // name. Everything else of it, encryption and bounds included, is the backend's.
 type foreign struct {
 	*backend

@@ -20,10 +20,12 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/registry/rest"
+
+	"github.com/hawser-project/hawser/controlplane/apiserver/kinds"
 )
 
 // reviewREST answers reviews of one kind.
-type reviewREST[T any, P object[T]] struct {
+type reviewREST[T any, P kinds.Object[T]] struct {
 	singular   string
 	namespaced bool
 	answer     func(ctx context.Context, review P) error

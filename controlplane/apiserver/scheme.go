@@ -31,7 +31,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	metricsv1beta1 "k8s.io/metrics/pkg/apis/metrics/v1beta1"
 
-	"github.com/hawser-project/hawser/controlplane/apiserver/defaults"
+	"github.com/hawser-project/hawser/controlplane/apiserver/kinds"
 	"github.com/hawser-project/hawser/controlplane/apiserver/kubelet"
 )
 
@@ -79,7 +79,7 @@ func versionedScheme() (*runtime.Scheme, error) {
 // the internal version of its kind, so that nothing is converted between the
 // wire, memory and the store. The one exception is Event: both API groups that
 // have it share one storage, whose type is the core group's.
-func newScheme(rows []row) (*runtime.Scheme, error) {
+func newScheme() (*runtime.Scheme, error) {
 	s, err := versionedScheme()
 	if err != nil {
 		return nil, err
@@ -95,22 +95,14 @@ func newScheme(rows []row) (*runtime.Scheme, error) {
 			}
 		}
 	}
-	if err := addEvents(s); err != nil {
-		return nil, err
-	}
 	if err := kubelet.AddToScheme(s); err != nil {
 		return nil, err
 	}
-	if err := defaults.AddToScheme(s); err != nil {
+	if err := kinds.AddToScheme(s); err != nil {
 		return nil, err
 	}
 	if err := addCopies(s); err != nil {
 		return nil, err
-	}
-	for i := range rows {
-		if err := addFieldLabels(s, &rows[i]); err != nil {
-			return nil, err
-		}
 	}
 	return s, nil
 }
@@ -140,19 +132,4 @@ func addCopies(s *runtime.Scheme) error {
 // apimachinery registers with every group.
 func ownKind(t reflect.Type) bool {
 	return strings.HasPrefix(t.PkgPath(), "k8s.io/api/") || strings.HasPrefix(t.PkgPath(), "k8s.io/metrics/")
-}
-
-// addFieldLabels allows the field selectors of r.
-func addFieldLabels(s *runtime.Scheme, r *row) error {
-	allowed := r.selectable()
-	check := func(label, value string) (string, string, error) {
-		if _, ok := allowed[label]; ok {
-			return label, value, nil
-		}
-		return "", "", fmt.Errorf("field label not supported: %s", label)
-	}
-	if err := s.AddFieldLabelConversionFunc(r.gvk(), check); err != nil {
-		return fmt.Errorf("field labels of %s: %w", r.gvk(), err)
-	}
-	return nil
 }

@@ -27,6 +27,7 @@ import (
 	basecompat "k8s.io/component-base/compatibility"
 	"k8s.io/component-base/configz"
 
+	"github.com/hawser-project/hawser/controlplane/apiserver/kinds"
 	"github.com/hawser-project/hawser/controlplane/apiserver/openapi"
 	"github.com/hawser-project/hawser/controlplane/etcd"
 	"github.com/hawser-project/hawser/controlplane/loop"
@@ -143,8 +144,7 @@ func (s *Server) Run(ctx context.Context) error {
 
 // serve runs the server on the store that client leads to.
 func (s *Server) serve(ctx context.Context, client *clientv3.Client) error {
-	rows := resources()
-	scheme, err := newScheme(rows)
+	scheme, err := newScheme()
 	if err != nil {
 		return fmt.Errorf("apiserver: %w", err)
 	}
@@ -174,7 +174,7 @@ func (s *Server) serve(ctx context.Context, client *clientv3.Client) error {
 	back := newBackend(ctx, scheme, codecs, client, config.StorageObjectCountTracker, ciphers, &s.cfg)
 	defer back.close()
 	config.AdmissionControl = plugins
-	links, err := s.newChain(&parts{config, names, back, loopback, shared}, rows)
+	links, err := s.newChain(&parts{config, names, back, loopback, shared})
 	if err != nil {
 		return fmt.Errorf("apiserver: %w", err)
 	}
@@ -193,26 +193,26 @@ func (s *Server) serve(ctx context.Context, client *clientv3.Client) error {
 	return s.run(ctx, watching, prepared.RunWithContext, loopback, shared)
 }
 
-// newBuiltin makes the server of the table's kinds, in front of next.
-func (s *Server) newBuiltin(p *parts, rows []row, next genericapiserver.DelegationTarget) (*genericapiserver.GenericAPIServer, error) {
+// newBuiltin makes the server of the kinds, in front of next.
+func (s *Server) newBuiltin(p *parts, next genericapiserver.DelegationTarget) (*genericapiserver.GenericAPIServer, error) {
 	config, back := p.link(), p.back
 	config.RESTOptionsGetter = back
 	srv, err := config.Complete(p.shared).New("hawser", next)
 	if err != nil {
 		return nil, err
 	}
-	all, err := s.storages(back, rows)
+	all, err := s.storages(back)
 	if err != nil {
 		return nil, err
 	}
-	s.node, s.hasQuota = remembered(all.store(corev1.SchemeGroupVersion, "nodes")), storedQuotas(back.client)
-	s.objects, s.limits = getters(all), limitRanges(all.store(corev1.SchemeGroupVersion, "limitranges"))
+	s.node, s.hasQuota = kinds.RememberedNode(all.Store(corev1.SchemeGroupVersion, "nodes")), storedQuotas(back.client)
+	s.objects, s.limits = getters(all), limitRanges(all.Store(corev1.SchemeGroupVersion, "limitranges"))
 	if s.cfg.Stored != nil {
 		s.cfg.Stored(s.objects)
 	}
-	s.namespace = getter[corev1.Namespace](all.store(corev1.SchemeGroupVersion, "namespaces"))
-	if err := all.install(srv, back.scheme, back.codecs); err != nil {
-		all.destroy()
+	s.namespace = kinds.Getter[corev1.Namespace](all.Store(corev1.SchemeGroupVersion, "namespaces"))
+	if err := install(all, srv, back.scheme, back.codecs); err != nil {
+		all.Destroy()
 		return nil, err
 	}
 	// What server-side apply goes by is made of these; the documents that are

@@ -7,18 +7,15 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"slices"
 	"strconv"
 	"sync"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metainternalversion "k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -27,117 +24,11 @@ import (
 	"k8s.io/apiserver/pkg/storage"
 	"k8s.io/apiserver/pkg/util/dryrun"
 
-	"github.com/hawser-project/hawser/controlplane/apiserver/defaults"
+	"github.com/hawser-project/hawser/controlplane/apiserver/kinds"
 )
 
 // Node ports come from here, as in Kubernetes by default.
 const firstNodePort, lastNodePort = 30000, 32767
-
-func serviceFields(s *corev1.Service) fields.Set {
-	return fields.Set{"spec.clusterIP": s.Spec.ClusterIP, "spec.type": string(s.Spec.Type)}
-}
-
-// keepAllocated fills in what an update leaves out but the service has: clients
-// replace a service by what they wrote, without what they were given.
-func keepAllocated(s, old *corev1.Service) {
-	if hasClusterIP(s) && hasClusterIP(old) && s.Spec.ClusterIP == "" && len(s.Spec.ClusterIPs) == 0 {
-		s.Spec.ClusterIP, s.Spec.ClusterIPs = old.Spec.ClusterIP, old.Spec.ClusterIPs
-		if len(s.Spec.IPFamilies) == 0 {
-			s.Spec.IPFamilies = old.Spec.IPFamilies
-		}
-	}
-	if hasNodePorts(s) && hasNodePorts(old) {
-		keepNodePorts(s, old)
-	}
-	if s.Spec.HealthCheckNodePort == 0 && wantsHealthPort(s) {
-		s.Spec.HealthCheckNodePort = old.Spec.HealthCheckNodePort
-	}
-	dropUnused(s, old)
-}
-
-// keepNodePorts gives ports without a node port the one that old gives to the port of that
-// name, unless another port asks for it.
-func keepNodePorts(s, old *corev1.Service) {
-	for i := range s.Spec.Ports {
-		p, had := &s.Spec.Ports[i], nodePortOf(old, s.Spec.Ports[i].Name)
-		if p.NodePort == 0 && !slices.ContainsFunc(s.Spec.Ports, func(q corev1.ServicePort) bool { return q.NodePort == had }) {
-			p.NodePort = had
-		}
-	}
-}
-
-// dropUnused takes from s what its new type cannot have, if the client did not
-// ask for it but only sent it along.
-func dropUnused(s, old *corev1.Service) {
-	is, was := &s.Spec, &old.Spec
-	if !hasClusterIP(s) && hasClusterIP(old) && is.ClusterIP == was.ClusterIP {
-		is.ClusterIP, is.ClusterIPs, is.IPFamilies, is.IPFamilyPolicy = "", nil, nil, nil
-	}
-	if !mayHaveNodePorts(s) && mayHaveNodePorts(old) {
-		for i := range is.Ports {
-			if p := &is.Ports[i]; p.NodePort == nodePortOf(old, p.Name) {
-				p.NodePort = 0
-			}
-		}
-	}
-	if !wantsHealthPort(s) && is.HealthCheckNodePort == was.HealthCheckNodePort {
-		is.HealthCheckNodePort = 0
-	}
-	if !isExternal(s) && isExternal(old) && is.ExternalTrafficPolicy == was.ExternalTrafficPolicy {
-		is.ExternalTrafficPolicy = ""
-	}
-	if is.Type != corev1.ServiceTypeLoadBalancer && was.Type == corev1.ServiceTypeLoadBalancer {
-		if equality.Semantic.DeepEqual(is.AllocateLoadBalancerNodePorts, was.AllocateLoadBalancerNodePorts) {
-			is.AllocateLoadBalancerNodePorts = nil
-		}
-		if equality.Semantic.DeepEqual(is.LoadBalancerClass, was.LoadBalancerClass) {
-			is.LoadBalancerClass = nil
-		}
-	}
-}
-
-// dropBalanced takes the address of a load balancer from a service that wants none any more.
-func dropBalanced(_ context.Context, s, _ *corev1.Service) {
-	if s.Spec.Type != corev1.ServiceTypeLoadBalancer {
-		s.Status.LoadBalancer = corev1.LoadBalancerStatus{}
-	}
-}
-
-// isExternal tells services that traffic from outside the cluster can reach.
-func isExternal(s *corev1.Service) bool {
-	switch s.Spec.Type {
-	case corev1.ServiceTypeNodePort, corev1.ServiceTypeLoadBalancer:
-		return true
-	}
-	return s.Spec.Type == corev1.ServiceTypeClusterIP && len(s.Spec.ExternalIPs) > 0
-}
-
-// nodePortOf is the node port that old gives to the port of that name, 0 if none.
-func nodePortOf(old *corev1.Service, name string) int32 {
-	for _, q := range old.Spec.Ports {
-		if q.Name == name {
-			return q.NodePort
-		}
-	}
-	return 0
-}
-
-func hasClusterIP(s *corev1.Service) bool { return s.Spec.Type != corev1.ServiceTypeExternalName }
-
-// mayHaveNodePorts tells services whose ports may name node ports.
-func mayHaveNodePorts(s *corev1.Service) bool {
-	return s.Spec.Type == corev1.ServiceTypeNodePort || s.Spec.Type == corev1.ServiceTypeLoadBalancer
-}
-
-// hasNodePorts tells services whose ports are given node ports.
-func hasNodePorts(s *corev1.Service) bool {
-	return s.Spec.Type == corev1.ServiceTypeNodePort ||
-		s.Spec.Type == corev1.ServiceTypeLoadBalancer && (s.Spec.AllocateLoadBalancerNodePorts == nil || *s.Spec.AllocateLoadBalancerNodePorts)
-}
-
-func wantsHealthPort(s *corev1.Service) bool {
-	return s.Spec.Type == corev1.ServiceTypeLoadBalancer && s.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal
-}
 
 // repairEvery is how often claims are compared with services, when numbers are wanted.
 const repairEvery = 10 * time.Minute
@@ -218,11 +109,11 @@ func (a *serviceAllocator) afterDelete(obj runtime.Object, o *metav1.DeleteOptio
 func (a *serviceAllocator) begin(ctx context.Context, s, old *corev1.Service, dry bool) (genericregistry.FinishFunc, error) {
 	var had held
 	if old != nil {
-		keepAllocated(s, old)
+		kinds.KeepAllocated(s, old)
 		had = holdings(old)
 	}
-	if hasClusterIP(s) {
-		defaults.ServiceAddresses(s, a.family())
+	if kinds.HasClusterIP(s) {
+		kinds.ServiceAddresses(s, a.family())
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -277,18 +168,18 @@ func (t *taking) undoLocked() {
 // all takes everything the service needs and writes it into it.
 func (t *taking) all() error {
 	s := t.service
-	if hasClusterIP(s) && s.Spec.ClusterIP != corev1.ClusterIPNone {
+	if kinds.HasClusterIP(s) && s.Spec.ClusterIP != corev1.ClusterIPNone {
 		if err := t.ip(); err != nil {
 			return err
 		}
-		defaults.ServiceAddresses(s, t.allocator.family())
+		kinds.ServiceAddresses(s, t.allocator.family())
 	}
-	if mayHaveNodePorts(s) {
+	if kinds.MayHaveNodePorts(s) {
 		if err := t.nodePorts(); err != nil {
 			return err
 		}
 	}
-	if wantsHealthPort(s) {
+	if kinds.WantsHealthPort(s) {
 		return t.port(field.NewPath("spec", "healthCheckNodePort"), &s.Spec.HealthCheckNodePort)
 	}
 	return nil
@@ -307,7 +198,7 @@ func (t *taking) nodePorts() error {
 	for i := range ports {
 		p := &ports[i]
 		if p.NodePort == 0 {
-			if !hasNodePorts(t.service) {
+			if !kinds.HasNodePorts(t.service) {
 				continue
 			}
 			p.NodePort = shared[p.Port]

@@ -1,4 +1,4 @@
-// Stores: a row of the table made into REST storage on etcd.
+// Stores: where the objects of a kind lie in etcd.
 
 package apiserver
 
@@ -11,14 +11,10 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/kubernetes"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apiserver/pkg/registry/generic"
-	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
-	"k8s.io/apiserver/pkg/registry/rest"
 	serverstorage "k8s.io/apiserver/pkg/server/storage"
 	"k8s.io/apiserver/pkg/storage"
 	"k8s.io/apiserver/pkg/storage/cacher"
@@ -30,8 +26,6 @@ import (
 	flowcontrolrequest "k8s.io/apiserver/pkg/util/flowcontrol/request"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/clock"
-
-	"github.com/hawser-project/hawser/controlplane/apiserver/printers"
 )
 
 // keyPrefix is where everything lies in etcd, as in any Kubernetes.
@@ -53,8 +47,7 @@ type backend struct {
 	factory *serverstorage.DefaultStorageFactory
 	tracker flowcontrolrequest.StorageObjectCountTracker
 	ciphers value.ResourceTransformers
-	ttl     time.Duration // of rows that expire
-	collect bool          // a garbage collector sees to dependents
+	collect bool // a garbage collector sees to dependents
 }
 
 func newBackend(ctx context.Context, scheme *runtime.Scheme, codecs serializer.CodecFactory, client *clientv3.Client, tracker flowcontrolrequest.StorageObjectCountTracker, ciphers value.ResourceTransformers, cfg *Config) *backend {
@@ -67,7 +60,7 @@ func newBackend(ctx context.Context, scheme *runtime.Scheme, codecs serializer.C
 	// asked for a watch's progress. The in-process client has no endpoints.
 	etcdfeature.DefaultFeatureSupportChecker.CheckClient(ctx, endpoint{client}, storage.RequestWatchProgress)
 	return &backend{
-		scheme: scheme, codecs: codecs, client: client, tracker: tracker, ciphers: ciphers, ttl: cfg.EventTTL, collect: cfg.EnableGarbageCollector,
+		scheme: scheme, codecs: codecs, client: client, tracker: tracker, ciphers: ciphers, collect: cfg.EnableGarbageCollector,
 		compactor: etcd3.NewCompactor(client, config.CompactionInterval, clock.RealClock{}, nil),
 		factory: serverstorage.NewDefaultStorageFactory(*config, runtime.ContentTypeProtobuf, codecs,
 			serverstorage.NewDefaultResourceEncodingConfig(scheme), enabled, nil),
@@ -143,74 +136,4 @@ func (b *backend) open(c *storagebackend.ConfigForResource, prefix string, key f
 			raw.Close()
 		})
 	}, nil
-}
-
-// resourceREST is a stored resource with what discovery says of it.
-type resourceREST struct {
-	*genericregistry.Store
-	short, categories []string
-}
-
-func (r resourceREST) ShortNames() []string { return r.short }
-func (r resourceREST) Categories() []string { return r.categories }
-
-// resource makes the storage of r.
-func (b *backend) resource(r *row) (resourceREST, error) {
-	s := newStrategy(b.scheme, r)
-	attrs := func(obj runtime.Object) (labels.Set, fields.Set, error) {
-		m, ok := obj.(interface{ GetLabels() map[string]string })
-		if !ok {
-			return nil, nil, fmt.Errorf("not a %s: %T", r.kind, obj)
-		}
-		return m.GetLabels(), r.fieldsOf(obj), nil
-	}
-	store := &genericregistry.Store{
-		NewFunc: r.newObject, NewListFunc: r.newList,
-		DefaultQualifiedResource:  r.gr(),
-		SingularQualifiedResource: schema.GroupResource{Group: r.gv.Group, Resource: r.singular},
-		CreateStrategy:            s, UpdateStrategy: s, DeleteStrategy: s, ResetFieldsStrategy: s,
-		TableConvertor: tableFor(r.gr()),
-		PredicateFunc: func(l labels.Selector, f fields.Selector) storage.SelectionPredicate {
-			return storage.SelectionPredicate{Label: l, Field: f, GetAttrs: attrs, IndexFields: r.indexes()}
-		},
-	}
-	if r.grace != nil {
-		store.DeleteStrategy = gracefulStrategy{s}
-		store.ReturnDeletedObject = true
-	}
-	if r.ttl {
-		seconds := uint64(b.ttl / time.Second)
-		store.TTLFunc = func(runtime.Object, uint64, bool) (uint64, error) { return seconds, nil }
-	}
-	options := &generic.StoreOptions{RESTOptions: b, AttrFunc: attrs}
-	if r.indexed != "" {
-		value := func(obj runtime.Object) string { return r.fieldsOf(obj)[r.indexed] }
-		options.TriggerFunc = storage.IndexerFuncs{r.indexed: value}
-		options.Indexers = &cache.Indexers{storage.FieldIndex(r.indexed): func(obj any) ([]string, error) {
-			return []string{value(obj.(runtime.Object))}, nil
-		}}
-	}
-	if err := store.CompleteWithOptions(options); err != nil {
-		return resourceREST{}, fmt.Errorf("install %s: %w", r.gr(), err)
-	}
-	out := resourceREST{Store: store, short: r.short}
-	if r.inAll {
-		out.categories = []string{"all"}
-	}
-	return out, nil
-}
-
-func (r *row) indexes() []string {
-	if r.indexed == "" {
-		return nil
-	}
-	return []string{r.indexed}
-}
-
-// tableFor prints a resource as kubectl's users know it, or as name and age.
-func tableFor(gr schema.GroupResource) rest.TableConvertor {
-	if t := printers.For(gr); t != nil {
-		return t
-	}
-	return rest.NewDefaultTableConvertor(gr)
 }

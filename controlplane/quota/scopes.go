@@ -9,7 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
-	"github.com/hawser-project/hawser/controlplane/apiserver/defaults"
+	"github.com/hawser-project/hawser/controlplane/apiserver/kinds"
 )
 
 func podInScope(s corev1.ScopedResourceSelectorRequirement, obj runtime.Object) (bool, error) {
@@ -79,7 +79,7 @@ func terminating(p *corev1.Pod) bool {
 func bestEffort(p *corev1.Pod) bool {
 	class := p.Status.QOSClass
 	if class == "" {
-		class = defaults.QOSClass(p)
+		class = kinds.QOSClass(p)
 	}
 	return class == corev1.PodQOSBestEffort
 }

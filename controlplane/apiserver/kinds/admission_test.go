@@ -56,11 +56,11 @@ func TestWebhooks(t *testing.T) {
 		good + `, namespaceSelector: {matchLabels: {"a b": c}}`:                                                                       "webhooks[0].namespaceSelector.matchLabels",
 	} {
 		text := "webhooks: [{" + webhook + "}]"
-		refusedFor(t, webhook, ValidateValidatingWebhooks(decoded[admissionv1.ValidatingWebhookConfiguration](t, text)), fields)
-		refusedFor(t, webhook, ValidateMutatingWebhooks(decoded[admissionv1.MutatingWebhookConfiguration](t, text)), fields)
+		refusedFor(t, webhook, validateValidatingWebhooks(decoded[admissionv1.ValidatingWebhookConfiguration](t, text)), fields)
+		refusedFor(t, webhook, validateMutatingWebhooks(decoded[admissionv1.MutatingWebhookConfiguration](t, text)), fields)
 	}
 	twice := "webhooks: [{" + good + "}, {" + good + ", reinvocationPolicy: Often}]"
-	refusedFor(t, "twice", ValidateMutatingWebhooks(decoded[admissionv1.MutatingWebhookConfiguration](t, twice)), "webhooks[1].name webhooks[1].reinvocationPolicy")
+	refusedFor(t, "twice", validateMutatingWebhooks(decoded[admissionv1.MutatingWebhookConfiguration](t, twice)), "webhooks[1].name webhooks[1].reinvocationPolicy")
 }
 
 func TestAdmissionPolicies(t *testing.T) {
@@ -77,7 +77,7 @@ func TestAdmissionPolicies(t *testing.T) {
 		match + `, variables: [{name: "a b", expression: "1"}, {name: v, expression: ""}, {name: w, expression: "x y"}, {name: w, expression: "1"}], validations: [{expression: "true"}]`: "spec.variables[0].name spec.variables[1].expression spec.variables[2].expression spec.variables[3].name",
 		match + `, auditAnnotations: [{key: k, valueExpression: "1"}, {key: k, valueExpression: "'x'"}]`:                                                                                  "spec.auditAnnotations[0].valueExpression spec.auditAnnotations[1].key",
 	} {
-		refusedFor(t, spec, ValidateAdmissionPolicy(decoded[admissionv1.ValidatingAdmissionPolicy](t, "spec: {"+spec+"}")), fields)
+		refusedFor(t, spec, validateAdmissionPolicy(decoded[admissionv1.ValidatingAdmissionPolicy](t, "spec: {"+spec+"}")), fields)
 	}
 	for spec, fields := range map[string]string{
 		`policyName: p, validationActions: [Deny, Audit]`: "",
@@ -86,6 +86,6 @@ func TestAdmissionPolicies(t *testing.T) {
 		`policyName: P, validationActions: [Deny, Warn, Deny, Tell], paramRef: {}`:                                                               "spec.policyName spec.validationActions spec.validationActions[2] spec.validationActions[3] spec.paramRef spec.paramRef.parameterNotFoundAction",
 		`policyName: p, validationActions: [Deny], paramRef: {name: a/b, parameterNotFoundAction: Maybe}, matchResources: {resourceRules: [{}]}`: "spec.paramRef.name spec.paramRef.parameterNotFoundAction spec.matchResources.resourceRules[0].operations",
 	} {
-		refusedFor(t, spec, ValidateAdmissionPolicyBinding(decoded[admissionv1.ValidatingAdmissionPolicyBinding](t, "spec: {"+spec+"}")), fields)
+		refusedFor(t, spec, validateAdmissionPolicyBinding(decoded[admissionv1.ValidatingAdmissionPolicyBinding](t, "spec: {"+spec+"}")), fields)
 	}
 }

@@ -21,7 +21,7 @@ func TestContainers(t *testing.T) {
 			web(p).Ports = list
 		}
 	}
-	mutate(t, goodPod(t), ValidatePod, []mutation[pod]{
+	mutate(t, goodPod(t), validatePod, []mutation[pod]{
 		{"no name", func(p pod) { web(p).Name = "" }, bad("spec.containers[0].name: Required value")},
 		{"upper case name", func(p pod) { web(p).Name = "Web" }, bad(`spec.containers[0].name: Invalid value: "Web": a lowercase RFC 1123 label`)},
 		{"long name", func(p pod) { web(p).Name = long(64) }, bad("spec.containers[0].name: Invalid value")},
@@ -102,7 +102,7 @@ func TestInitContainers(t *testing.T) {
 		return &corev1.Probe{SuccessThreshold: 1, ProbeHandler: corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt32(1)}}}
 	}
 	setup := func(p pod) *corev1.Container { return &p.Spec.InitContainers[0] }
-	mutate(t, goodPod(t), ValidatePod, []mutation[pod]{
+	mutate(t, goodPod(t), validatePod, []mutation[pod]{
 		{"no name", func(p pod) { setup(p).Name = "" }, bad("spec.initContainers[0].name: Required value")},
 		{
 			"liveness probe", func(p pod) { setup(p).LivenessProbe = probe() },
@@ -141,7 +141,7 @@ func TestProbes(t *testing.T) {
 		}
 	}
 	const at = "spec.containers[0].livenessProbe"
-	mutate(t, goodPod(t), ValidatePod, []mutation[pod]{
+	mutate(t, goodPod(t), validatePod, []mutation[pod]{
 		{"exec", live(exec), nil},
 		{"exec nothing", live(corev1.ProbeHandler{Exec: &corev1.ExecAction{}}), bad(at + ".exec.command: Required value")},
 		{"nothing", live(corev1.ProbeHandler{}), bad(at + ": Required value: must specify a handler type")},
@@ -218,7 +218,7 @@ func TestResources(t *testing.T) {
 		return func(p pod) { web(p).Resources = corev1.ResourceRequirements{Limits: limits, Requests: requests} }
 	}
 	const at = "spec.containers[0].resources"
-	mutate(t, goodPod(t), ValidatePod, []mutation[pod]{
+	mutate(t, goodPod(t), validatePod, []mutation[pod]{
 		{"below limit", resources(list("cpu", "1", "memory", "1Gi"), list("cpu", "500m", "memory", "1Gi")), nil},
 		{"request without limit", resources(nil, list("cpu", "500m")), nil},
 		{"over limit", resources(list("cpu", "1"), list("cpu", "2")), bad(at + `.requests: Invalid value: "2": must be less than or equal to cpu limit of 1`)},
@@ -333,7 +333,7 @@ func TestEnvironment(t *testing.T) {
 	for _, f := range envFields() {
 		cases = append(cases, mutation[pod]{"field " + f, fieldRef(f), nil})
 	}
-	mutate(t, goodPod(t), ValidatePod, cases)
+	mutate(t, goodPod(t), validatePod, cases)
 }
 
 func TestSubscript(t *testing.T) {

@@ -19,7 +19,7 @@ func TestNamespaces(t *testing.T) {
 	fresh := func() ns {
 		return defaulted[corev1.Namespace](t, `{metadata: {name: n}, spec: {finalizers: [kubernetes, example.com/x]}}`)
 	}
-	mutate(t, fresh, ValidateNamespace, []mutation[ns]{
+	mutate(t, fresh, validateNamespace, []mutation[ns]{
 		{"standard", func(n ns) { n.Spec.Finalizers = []corev1.FinalizerName{"orphan", "foregroundDeletion"} }, nil},
 		{
 			"not standard", func(n ns) { n.Spec.Finalizers = []corev1.FinalizerName{"mine"} },
@@ -27,12 +27,12 @@ func TestNamespaces(t *testing.T) {
 		},
 		{"not a name", func(n ns) { n.Spec.Finalizers = []corev1.FinalizerName{"a/b/c"} }, bad("spec.finalizers[0]: Invalid value")},
 	})
-	mutateUpdate(t, fresh, ValidateNamespaceStatusUpdate, []mutation[ns]{
+	mutateUpdate(t, fresh, validateNamespaceStatusUpdate, []mutation[ns]{
 		{"terminating", func(n ns) { n.Status.Phase = corev1.NamespaceTerminating }, bad(`status.Phase: Invalid value: "Terminating": may only be 'Active' if`)},
 		{"deleted", func(n ns) { n.DeletionTimestamp = &metav1.Time{} }, bad(`status.Phase: Invalid value: "Active": may only be 'Terminating' if`)},
 		{"deleted and terminating", func(n ns) { n.DeletionTimestamp = &metav1.Time{}; n.Status.Phase = corev1.NamespaceTerminating }, nil},
 	})
-	mutateUpdate(t, fresh, ValidateNamespaceUpdate, []mutation[ns]{
+	mutateUpdate(t, fresh, validateNamespaceUpdate, []mutation[ns]{
 		{"done", func(n ns) { n.Spec.Finalizers = nil }, nil},
 		{"bad", func(n ns) { n.Spec.Finalizers = []corev1.FinalizerName{"x"} }, bad("spec.finalizers[0]: Invalid value")},
 	})
@@ -53,7 +53,7 @@ func TestSecrets(t *testing.T) {
 			}
 		}
 	}
-	mutate(t, fresh, ValidateSecret, []mutation[secret]{
+	mutate(t, fresh, validateSecret, []mutation[secret]{
 		{"key", func(s secret) { s.Data = map[string][]byte{"a/b": nil} }, bad(`data[a/b]: Invalid value: "a/b"`)},
 		{"key of dots", func(s secret) { s.Data = map[string][]byte{"..": nil} }, bad(`data[..]: Invalid value`)},
 		{"largest", func(s secret) { s.Data = map[string][]byte{"a": make([]byte, corev1.MaxSecretSize)} }, nil},
@@ -72,7 +72,7 @@ func TestSecrets(t *testing.T) {
 		{"bootstrap token", of(corev1.SecretTypeBootstrapToken, "token-id"), nil},
 		{"own type", of("example.com/x"), nil},
 	})
-	mutateUpdate(t, fresh, ValidateSecretUpdate, []mutation[secret]{
+	mutateUpdate(t, fresh, validateSecretUpdate, []mutation[secret]{
 		{"data", func(s secret) { s.Data["b"] = nil }, nil},
 		{"type", func(s secret) { s.Type = "example.com/x" }, bad(`type: Invalid value: "example.com/x": field is immutable`)},
 		{"freeze", func(s secret) { s.Immutable = ptr(true) }, nil},
@@ -82,7 +82,7 @@ func TestSecrets(t *testing.T) {
 		s.Immutable = ptr(true)
 		return s
 	}
-	mutateUpdate(t, frozen, ValidateSecretUpdate, []mutation[secret]{
+	mutateUpdate(t, frozen, validateSecretUpdate, []mutation[secret]{
 		{"label of a frozen one", func(s secret) { s.Labels = map[string]string{"a": "b"} }, nil},
 		{"thaw", func(s secret) { s.Immutable = nil }, bad("immutable: Forbidden: field is immutable when `immutable` is set")},
 		{"data of a frozen one", func(s secret) { s.Data["b"] = nil }, bad("data: Forbidden: field is immutable when `immutable` is set")},
@@ -95,19 +95,19 @@ func TestConfigMaps(t *testing.T) {
 	fresh := func() cm {
 		return defaulted[corev1.ConfigMap](t, `{metadata: {name: c}, immutable: true, data: {a: b}, binaryData: {c: AAAA}}`)
 	}
-	mutate(t, fresh, ValidateConfigMap, []mutation[cm]{
+	mutate(t, fresh, validateConfigMap, []mutation[cm]{
 		{"key", func(c cm) { c.Data["a b"] = "" }, bad(`data[a b]: Invalid value: "a b"`)},
 		{"binary key", func(c cm) { c.BinaryData["a b"] = nil }, bad(`binaryData[a b]: Invalid value: "a b"`)},
 		{"in both", func(c cm) { c.Data["c"] = "" }, bad(`data[c]: Invalid value: "c": duplicate of key present in binaryData`)},
 		{"too large", func(c cm) { c.Data["a"] = long(corev1.MaxSecretSize) }, bad("[]: Too long: may not be more than 1048576 bytes")},
 	})
-	mutateUpdate(t, fresh, ValidateConfigMapUpdate, []mutation[cm]{
+	mutateUpdate(t, fresh, validateConfigMapUpdate, []mutation[cm]{
 		{"thaw", func(c cm) { c.Immutable = ptr(false) }, bad("immutable: Forbidden")},
 		{"data", func(c cm) { c.Data = nil }, bad("data: Forbidden")},
 		{"binary data", func(c cm) { c.BinaryData = nil }, bad("binaryData: Forbidden")},
 	})
 	account := func() *corev1.ServiceAccount { return &corev1.ServiceAccount{} }
-	mutate(t, account, ValidateServiceAccount, nil)
+	mutate(t, account, validateServiceAccount, nil)
 }
 
 func TestServices(t *testing.T) {
@@ -159,7 +159,7 @@ spec:
 	local := func(more func(svc)) func(svc) {
 		return typed("LoadBalancer", func(s svc) { s.Spec.ExternalTrafficPolicy = "Local"; more(s) })
 	}
-	mutate(t, fresh, ValidateService, []mutation[svc]{
+	mutate(t, fresh, validateService, []mutation[svc]{
 		{"type", func(s svc) { s.Spec.Type = "x" }, bad(`spec.type: Unsupported value: "x": supported values: "ClusterIP", "ExternalName", "LoadBalancer", "NodePort"`)},
 		{"no ports", port(), bad("spec.ports: Required value")},
 		{"headless without ports", func(s svc) { headless(s); s.Spec.Ports = nil }, nil},
@@ -234,7 +234,7 @@ spec:
 			bad("spec.healthCheckNodePort: Invalid value: 30001: may only be set when `type` is 'LoadBalancer' and `externalTrafficPolicy` is 'Local'"),
 		},
 	})
-	mutateUpdate(t, fresh, ValidateServiceUpdate, []mutation[svc]{
+	mutateUpdate(t, fresh, validateServiceUpdate, []mutation[svc]{
 		{"ports", port(corev1.ServicePort{Port: 81}), nil},
 		{
 			"address", func(s svc) { s.Spec.ClusterIP, s.Spec.ClusterIPs = "10.96.0.11", []string{"10.96.0.11"} },
@@ -249,7 +249,7 @@ spec:
 		local(healthPort(30001))(s)
 		annotatedSources("x")(s) // it was stored before there was a rule
 		return s
-	}, ValidateServiceUpdate, []mutation[svc]{
+	}, validateServiceUpdate, []mutation[svc]{
 		{"health check port", healthPort(30002), bad("spec.healthCheckNodePort: Invalid value: 30002: cannot change healthCheckNodePort on loadBalancer service with externalTraffic=Local during update")},
 		{"no longer local", func(s svc) { s.Spec.ExternalTrafficPolicy, s.Spec.HealthCheckNodePort = "Cluster", 0 }, nil},
 		{"source range as an annotation", annotatedSources("y"), bad(`metadata.annotations[service.beta.kubernetes.io/load-balancer-source-ranges]: Invalid value: "y"`)},
@@ -259,10 +259,10 @@ spec:
 		typed("LoadBalancer", func(s svc) { s.Spec.LoadBalancerClass = ptr("a/b") })(s)
 		return s
 	}
-	mutateUpdate(t, balancer, ValidateServiceUpdate, []mutation[svc]{
+	mutateUpdate(t, balancer, validateServiceUpdate, []mutation[svc]{
 		{"class", func(s svc) { s.Spec.LoadBalancerClass = nil }, bad("spec.loadBalancerClass: Invalid value: null: field is immutable")},
 	})
-	mutateUpdate(t, balancer, ValidateServiceStatusUpdate, []mutation[svc]{
+	mutateUpdate(t, balancer, validateServiceStatusUpdate, []mutation[svc]{
 		{"ingress", func(s svc) {
 			s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "192.0.2.1"}, {Hostname: "a.b"}}
 		}, nil},
@@ -282,7 +282,7 @@ func TestEvents(t *testing.T) {
 	fresh := func() event {
 		return defaulted[corev1.Event](t, `{metadata: {name: e, namespace: default}, involvedObject: {kind: Pod, name: p, namespace: default}, reason: R, message: M, type: Normal}`)
 	}
-	mutate(t, fresh, ValidateEvent, []mutation[event]{
+	mutate(t, fresh, validateEvent, []mutation[event]{
 		{"of a node", func(e event) { e.InvolvedObject = corev1.ObjectReference{Kind: "Node", Name: "n"} }, nil},
 		{
 			"of a node elsewhere", func(e event) { e.Namespace = "x"; e.InvolvedObject.Namespace = "" },
@@ -297,7 +297,7 @@ func TestEvents(t *testing.T) {
 		e.ReportingController, e.ReportingInstance, e.Action = "example.com/c", "c-1", "Act"
 		return e
 	}
-	mutate(t, timed, ValidateEvent, []mutation[event]{
+	mutate(t, timed, validateEvent, []mutation[event]{
 		{"no reporter", func(e event) { e.ReportingController, e.ReportingInstance = "", "" }, bad("reportingComponent: Required value", "reportingInstance: Required value")},
 		{"reporter", func(e event) { e.ReportingController = "a b" }, bad("reportingComponent: Invalid value")},
 		{"long texts", func(e event) {
@@ -310,7 +310,7 @@ func TestEvents(t *testing.T) {
 		return defaulted[eventsv1.Event](t, `{metadata: {name: e, namespace: default}, eventTime: "2026-01-01T00:00:00.000000Z", regarding: {kind: Pod, name: p, namespace: default},
 			reportingController: example.com/c, reportingInstance: c-1, action: Act, reason: R, note: N, type: Normal}`)
 	}
-	mutate(t, freshNewer, ValidateEventsEvent, []mutation[newer]{
+	mutate(t, freshNewer, validateEventsEvent, []mutation[newer]{
 		{"no time", func(e newer) { e.EventTime = metav1.MicroTime{} }, bad("eventTime: Required value")},
 		{"type", func(e newer) { e.Type = "x" }, bad(`type: Unsupported value: "x": supported values: "Normal", "Warning"`)},
 		{"series", func(e newer) { e.Series = &eventsv1.EventSeries{Count: 1} }, bad("series.count: Invalid value: 1: should be at least 2", "series.lastObservedTime: Required value")},
@@ -318,7 +318,7 @@ func TestEvents(t *testing.T) {
 			e.DeprecatedSource.Component, e.DeprecatedCount, e.DeprecatedFirstTimestamp, e.DeprecatedLastTimestamp = "c", 1, metav1.Now(), metav1.Now()
 		}, bad("deprecatedCount: Forbidden", "deprecatedFirstTimestamp: Forbidden", "deprecatedLastTimestamp: Forbidden", "deprecatedSource: Forbidden")},
 	})
-	mutateUpdate(t, freshNewer, ValidateEventsEventUpdate, []mutation[newer]{
+	mutateUpdate(t, freshNewer, validateEventsEventUpdate, []mutation[newer]{
 		{"series goes on", func(e newer) { e.Series = &eventsv1.EventSeries{Count: 3, LastObservedTime: metav1.NowMicro()} }, nil},
 		{"note", func(e newer) { e.Note = "x" }, bad("note: Invalid value: \"x\": field is immutable")},
 		{"time", func(e newer) { e.EventTime = metav1.NewMicroTime(e.EventTime.Add(time.Second)) }, bad("eventTime: Invalid value")},
@@ -331,7 +331,7 @@ func TestLeases(t *testing.T) {
 	fresh := func() lease {
 		return defaulted[coordinationv1.Lease](t, `{metadata: {name: n}, spec: {holderIdentity: n, leaseDurationSeconds: 40, renewTime: "2026-01-01T00:00:00.000000Z"}}`)
 	}
-	mutate(t, fresh, ValidateLease, []mutation[lease]{
+	mutate(t, fresh, validateLease, []mutation[lease]{
 		{"nobody's", func(l lease) { l.Spec = coordinationv1.LeaseSpec{} }, nil},
 		{"no time", func(l lease) { l.Spec.LeaseDurationSeconds = ptr[int32](0) }, bad("spec.leaseDurationSeconds: Invalid value: 0: must be greater than 0")},
 		{"transitions", func(l lease) { l.Spec.LeaseTransitions = ptr[int32](-1) }, bad("spec.leaseTransitions: Invalid value: -1: must be greater than or equal to 0")},
@@ -351,7 +351,7 @@ func TestLimitsAndQuotas(t *testing.T) {
 	}
 	type it = *corev1.LimitRangeItem
 	const at = "spec.limits[0]"
-	mutate(t, fresh, ValidateLimitRange, []mutation[limits]{
+	mutate(t, fresh, validateLimitRange, []mutation[limits]{
 		{"no type", item(func(i it) { i.Type = "" }), bad(at + ".type: Required value")},
 		{"type", item(func(i it) { i.Type = "Node" }), bad(at + ".type: Unsupported value")},
 		{"own type", item(func(i it) { i.Type = "example.com/Disk" }), nil},
@@ -378,7 +378,7 @@ func TestVolumesAndClaims(t *testing.T) {
 	fresh := func() pv {
 		return defaulted[corev1.PersistentVolume](t, `{metadata: {name: v}, spec: {capacity: {storage: 1Gi}, accessModes: [ReadWriteOnce], csi: {driver: d.example, volumeHandle: h}}}`)
 	}
-	mutate(t, fresh, ValidatePersistentVolume, []mutation[pv]{
+	mutate(t, fresh, validatePersistentVolume, []mutation[pv]{
 		{"no capacity", func(v pv) { v.Spec.Capacity = nil }, bad("spec.capacity: Required value")},
 		{"capacity of another kind", func(v pv) { v.Spec.Capacity = list("cpu", "1") }, bad("spec.capacity: Unsupported value")},
 		{"capacity zero", func(v pv) { v.Spec.Capacity = list("storage", "0") }, bad(`spec.capacity[storage]: Invalid value: "0": must be greater than zero`)},
@@ -400,7 +400,7 @@ func TestVolumesAndClaims(t *testing.T) {
 			v.Spec.CSI, v.Spec.HostPath, v.Spec.PersistentVolumeReclaimPolicy = nil, &corev1.HostPathVolumeSource{Path: "/"}, corev1.PersistentVolumeReclaimRecycle
 		}, bad("spec.persistentVolumeReclaimPolicy: Forbidden")},
 	})
-	mutateUpdate(t, fresh, ValidatePersistentVolumeUpdate, []mutation[pv]{
+	mutateUpdate(t, fresh, validatePersistentVolumeUpdate, []mutation[pv]{
 		{"claim ref", func(v pv) { v.Spec.ClaimRef = &corev1.ObjectReference{Name: "c"} }, nil},
 		{"expansion secret", func(v pv) { v.Spec.CSI.ControllerExpandSecretRef = &corev1.SecretReference{Name: "a", Namespace: "b"} }, nil},
 		{"handle", func(v pv) { v.Spec.CSI.VolumeHandle = "x" }, bad("spec.persistentvolumesource: Forbidden: spec.persistentvolumesource is immutable after creation")},
@@ -410,7 +410,7 @@ func TestVolumesAndClaims(t *testing.T) {
 	claim := func() pvc {
 		return defaulted[corev1.PersistentVolumeClaim](t, `{metadata: {name: c}, spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 2Gi}}}, status: {phase: Bound, capacity: {storage: 2Gi}}}`)
 	}
-	mutate(t, claim, ValidatePersistentVolumeClaim, []mutation[pvc]{
+	mutate(t, claim, validatePersistentVolumeClaim, []mutation[pvc]{
 		{"no mode", func(c pvc) { c.Spec.AccessModes = nil }, bad("spec.accessModes: Required value: at least 1 access mode is required")},
 		{"no size", func(c pvc) { c.Spec.Resources.Requests = nil }, bad("spec.resources[storage]: Required value")},
 		{"size", func(c pvc) { c.Spec.Resources.Requests = list("storage", "-1") }, bad("spec.resources.requests[storage]: Invalid value")},
@@ -428,7 +428,7 @@ func TestVolumesAndClaims(t *testing.T) {
 		},
 	})
 	const frozen = "spec: Forbidden: spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims"
-	mutateUpdate(t, claim, ValidatePersistentVolumeClaimUpdate, []mutation[pvc]{
+	mutateUpdate(t, claim, validatePersistentVolumeClaimUpdate, []mutation[pvc]{
 		{"bind", func(c pvc) { c.Spec.VolumeName = "v" }, nil},
 		{"class of a claim without", func(c pvc) { c.Spec.StorageClassName = ptr("gold") }, nil},
 		{"grow", func(c pvc) { c.Spec.Resources.Requests = list("storage", "3Gi") }, nil},
@@ -436,7 +436,7 @@ func TestVolumesAndClaims(t *testing.T) {
 		{"drop the size", func(c pvc) { c.Spec.Resources.Requests = nil }, bad("spec.resources[storage]: Required value", "spec.resources.requests[storage]: Forbidden", frozen)},
 		{"modes", func(c pvc) { c.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany} }, bad(frozen)},
 	})
-	mutate(t, claim, ValidatePersistentVolumeClaimStatus, []mutation[pvc]{
+	mutate(t, claim, validatePersistentVolumeClaimStatus, []mutation[pvc]{
 		{
 			"negative", func(c pvc) {
 				c.Status.Capacity, c.Status.AllocatedResources = list("storage", "-1"), list("storage", "-1")
@@ -450,7 +450,7 @@ func TestVolumesAndClaims(t *testing.T) {
 // TestWrongKind makes a mistake of the caller an error and not a panic.
 func TestWrongKind(t *testing.T) {
 	t.Parallel()
-	r := coreRules("Pod")
+	r := pods().rules
 	for _, errs := range []string{
 		r.Create(&corev1.Node{}).ToAggregate().Error(),
 		r.Update(&corev1.Node{}, &corev1.Pod{}).ToAggregate().Error(),

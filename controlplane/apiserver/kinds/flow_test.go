@@ -18,7 +18,7 @@ func TestFlowSchema(t *testing.T) {
 				nonResourceRules: [{verbs: [get], nonResourceURLs: [/healthz, /apis/*]}, {verbs: ["*"], nonResourceURLs: ["*"]}]}]}}`)
 	}
 	rule := func(f fs) *flowcontrolv1.PolicyRulesWithSubjects { return &f.Spec.Rules[0] }
-	mutate(t, schema, ValidateFlowSchema, []mutation[fs]{
+	mutate(t, schema, validateFlowSchema, []mutation[fs]{
 		{"no precedence", func(f fs) { f.Spec.MatchingPrecedence = 0 }, bad("spec.matchingPrecedence: Invalid value: 0: must be a positive value")},
 		{"high precedence", func(f fs) { f.Spec.MatchingPrecedence = 10001 }, bad("spec.matchingPrecedence: Invalid value: 10001: must not be greater than 10000")},
 		{"the exempt's precedence", func(f fs) { f.Spec.MatchingPrecedence = 1 }, bad("spec.matchingPrecedence: Invalid value: 1: only the schema named 'exempt'")},
@@ -49,7 +49,7 @@ func TestFlowSchema(t *testing.T) {
 		}, bad("spec.rules[0].nonResourceRules[0].nonResourceURLs[0]: Invalid value", "spec.rules[0].nonResourceRules[0].nonResourceURLs[1]: Invalid value", "spec.rules[0].nonResourceRules[0].nonResourceURLs[2]: Invalid value",
 			"spec.rules[0].nonResourceRules[0].nonResourceURLs[3]: Invalid value", "spec.rules[0].nonResourceRules[0].nonResourceURLs[4]: Invalid value")},
 	})
-	mutate(t, schema, ValidateFlowSchemaStatus, []mutation[fs]{
+	mutate(t, schema, validateFlowSchemaStatus, []mutation[fs]{
 		{"twice", func(f fs) { f.Status.Conditions = []flowcontrolv1.FlowSchemaCondition{{Type: "a"}, {Type: "a"}} }, bad("status.conditions[1].type: Duplicate value")},
 		{"none", func(f fs) { f.Status.Conditions = []flowcontrolv1.FlowSchemaCondition{{}} }, bad("status.conditions[0].type: Required value")},
 	})
@@ -62,7 +62,7 @@ func TestPriorityLevel(t *testing.T) {
 		return defaulted[flowcontrolv1.PriorityLevelConfiguration](t, `{metadata: {name: l}, spec: {type: Limited, limited: {limitResponse: {type: Queue, queuing: {}}}}}`)
 	}
 	q := func(l level) *flowcontrolv1.QueuingConfiguration { return l.Spec.Limited.LimitResponse.Queuing }
-	mutate(t, limited, ValidatePriorityLevel, []mutation[level]{
+	mutate(t, limited, validatePriorityLevel, []mutation[level]{
 		{"type", func(l level) { l.Spec.Type = "x" }, bad("spec.type: Unsupported value")},
 		{"exempt by type", func(l level) { l.Spec.Type = "Exempt" }, bad("spec.type: Invalid value: \"Exempt\": type must be 'Exempt' if and only if name is 'exempt'")},
 		{"exempt by name", func(l level) { l.Name = "exempt" }, bad("spec.type: Invalid value")},
@@ -81,12 +81,12 @@ func TestPriorityLevel(t *testing.T) {
 		{"entropy", func(l level) { q(l).Queues, q(l).HandSize = 512, 8 }, bad("spec.limited.limitResponse.queuing.handSize: Invalid value: 8: required entropy bits")},
 	})
 	exempt := func() level { return bootstrap.MandatoryPriorityLevelConfigurationExempt.DeepCopy() }
-	mutate(t, exempt, ValidatePriorityLevel, []mutation[level]{
+	mutate(t, exempt, validatePriorityLevel, []mutation[level]{
 		{"lends", func(l level) { l.Spec.Exempt.LendablePercent = ptr(int32(50)) }, nil},
 		{"lends too much", func(l level) { l.Spec.Exempt.LendablePercent = ptr(int32(101)) }, bad("spec.exempt.lendablePercent: Invalid value: 101: must be between 0 and 100, inclusive")},
 		{"limited too", func(l level) { l.Spec.Limited = limited().Spec.Limited }, bad("spec.limited: Forbidden: must be nil if the type is not Limited")},
 	})
-	mutate(t, limited, ValidatePriorityLevelStatus, []mutation[level]{
+	mutate(t, limited, validatePriorityLevelStatus, []mutation[level]{
 		{"twice", func(l level) {
 			l.Status.Conditions = []flowcontrolv1.PriorityLevelConfigurationCondition{{Type: "a"}, {Type: "a"}}
 		}, bad("status.conditions[1].type: Duplicate value")},
@@ -98,12 +98,12 @@ func TestBootstrapFlowControl(t *testing.T) {
 	t.Parallel()
 	for _, list := range [][]*flowcontrolv1.FlowSchema{bootstrap.MandatoryFlowSchemas, bootstrap.SuggestedFlowSchemas} {
 		for _, f := range list {
-			check(t, ValidateFlowSchema(f))
+			check(t, validateFlowSchema(f))
 		}
 	}
 	for _, list := range [][]*flowcontrolv1.PriorityLevelConfiguration{bootstrap.MandatoryPriorityLevelConfigurations, bootstrap.SuggestedPriorityLevelConfigurations} {
 		for _, l := range list {
-			check(t, ValidatePriorityLevel(l))
+			check(t, validatePriorityLevel(l))
 		}
 	}
 }

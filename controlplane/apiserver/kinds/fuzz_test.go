@@ -8,8 +8,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/randfill"
 	"sigs.k8s.io/yaml"
-
-	"github.com/hawser-project/hawser/controlplane/apiserver/defaults"
 )
 
 // FuzzValidatePod decodes any JSON into two pods and holds them against every
@@ -24,7 +22,7 @@ func FuzzValidatePod(f *testing.F) {
 	f.Add([]byte(`{"spec":{"containers":[{"ports":[{}],"env":[{"valueFrom":{"fieldRef":{"fieldPath":"metadata.labels['']"}}}]}],"volumes":[{}]}}`), seed)
 	f.Add([]byte(`{"spec":{"affinity":{"nodeAffinity":{}},"os":{"name":"windows"},"schedulingGates":[{"name":"g"}]}}`), []byte(`{"spec":{"schedulingGates":[{}]}}`))
 	s := runtime.NewScheme()
-	if err := defaults.AddToScheme(s); err != nil {
+	if err := AddToScheme(s); err != nil {
 		f.Fatal(err)
 	}
 	f.Fuzz(func(t *testing.T, a, b []byte) {
@@ -41,19 +39,19 @@ func FuzzValidatePod(f *testing.F) {
 
 func allPodRules(t *testing.T, pod, old *corev1.Pod) {
 	before := toJSON(t, pod) + toJSON(t, old)
-	for _, e := range ValidatePod(pod) {
+	for _, e := range validatePod(pod) {
 		_ = e.Error()
 	}
-	for _, e := range ValidatePodUpdate(pod, old) {
+	for _, e := range validatePodUpdate(pod, old) {
 		_ = e.Error()
 	}
-	for _, e := range ValidatePodStatusUpdate(pod, old) {
+	for _, e := range validatePodStatusUpdate(pod, old) {
 		_ = e.Error()
 	}
-	for _, e := range ValidatePodEphemeralContainersUpdate(pod, old) {
+	for _, e := range validatePodEphemeralContainersUpdate(pod, old) {
 		_ = e.Error()
 	}
-	if errs := ValidatePodUpdate(old, old); len(errs) == 0 && len(ValidatePodUpdate(pod, old)) == 0 && len(pod.Spec.Containers) != len(old.Spec.Containers) {
+	if errs := validatePodUpdate(old, old); len(errs) == 0 && len(validatePodUpdate(pod, old)) == 0 && len(pod.Spec.Containers) != len(old.Spec.Containers) {
 		t.Error("an update may change the number of containers")
 	}
 	if after := toJSON(t, pod) + toJSON(t, old); before != after {

@@ -16,8 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"sigs.k8s.io/yaml"
-
-	"github.com/hawser-project/hawser/controlplane/apiserver/defaults"
 )
 
 // check compares errors with what is wanted: each of want is the beginning of
@@ -51,7 +49,7 @@ func defaulted[T any, P interface {
 		t.Fatalf("decode %T: %v\n%s", o, err, y)
 	}
 	s := runtime.NewScheme()
-	if err := defaults.AddToScheme(s); err != nil {
+	if err := AddToScheme(s); err != nil {
 		t.Fatal(err)
 	}
 	s.Default(o)
@@ -130,4 +128,4 @@ func toJSON(t *testing.T, o any) string {
 	return string(data)
 }
 
-func fields(s string) []string { return strings.Fields(s) }
+func words(s string) []string { return strings.Fields(s) }

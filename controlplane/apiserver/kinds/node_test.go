@@ -55,7 +55,7 @@ func TestValidateNode(t *testing.T) {
 	cidrs := func(list ...string) func(node) {
 		return func(n node) { n.Spec.PodCIDR, n.Spec.PodCIDRs = list[0], list }
 	}
-	mutate(t, goodNode(t), ValidateNode, []mutation[node]{
+	mutate(t, goodNode(t), validateNode, []mutation[node]{
 		{"taint", taint(corev1.Taint{Key: "a.b/c", Value: "d", Effect: "PreferNoSchedule"}), nil},
 		{"same key, two effects", taint(corev1.Taint{Key: "a", Effect: "NoSchedule"}, corev1.Taint{Key: "a", Effect: "NoExecute"}), nil},
 		{
@@ -94,7 +94,7 @@ func TestValidateNode(t *testing.T) {
 func TestValidateNodeUpdate(t *testing.T) {
 	t.Parallel()
 	type node = *corev1.Node
-	mutateUpdate(t, goodNode(t), ValidateNodeUpdate, []mutation[node]{
+	mutateUpdate(t, goodNode(t), validateNodeUpdate, []mutation[node]{
 		{"cordon", func(n node) { n.Spec.Unschedulable = true }, nil},
 		{"taints", func(n node) { n.Spec.Taints = nil }, nil},
 		{"bad taints", func(n node) { n.Spec.Taints[0].Effect = "" }, bad("spec.taints[0].effect: Required value")},
@@ -108,7 +108,7 @@ func TestValidateNodeUpdate(t *testing.T) {
 		{"no provider", func(n node) { n.Spec.ProviderID = "" }, bad("spec.providerID: Forbidden")},
 	})
 	bare := func() node { return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}} }
-	mutateUpdate(t, bare, ValidateNodeUpdate, []mutation[node]{
+	mutateUpdate(t, bare, validateNodeUpdate, []mutation[node]{
 		{"first range", func(n node) { n.Spec.PodCIDR, n.Spec.PodCIDRs = "10.0.0.0/24", []string{"10.0.0.0/24"} }, nil},
 		{"first provider", func(n node) { n.Spec.ProviderID = "x" }, nil},
 	})
@@ -117,7 +117,7 @@ func TestValidateNodeUpdate(t *testing.T) {
 func TestValidateNodeStatusUpdate(t *testing.T) {
 	t.Parallel()
 	type node = *corev1.Node
-	mutateUpdate(t, goodNode(t), ValidateNodeStatusUpdate, []mutation[node]{
+	mutateUpdate(t, goodNode(t), validateNodeStatusUpdate, []mutation[node]{
 		{"all new", func(n node) { n.Status = corev1.NodeStatus{} }, nil},
 		{"negative", func(n node) { n.Status.Allocatable["cpu"] = quantity("-1m") }, bad("status.allocatable[cpu]: Invalid value")},
 	})

@@ -67,7 +67,7 @@ func TestCertificateSigningRequests(t *testing.T) {
 	}
 	certify := func(r csr) { r.Status.Certificate = certificate }
 	signer := func(name string) func(csr) { return func(r csr) { r.Spec.SignerName = name } }
-	mutate(t, fresh, ValidateCertificateSigningRequest, []mutation[csr]{
+	mutate(t, fresh, validateCertificateSigningRequest, []mutation[csr]{
 		{"no request", func(r csr) { r.Spec.Request = nil }, bad(`spec.request: Invalid value: null: PEM block type must be CERTIFICATE REQUEST`)},
 		{"a certificate for a request", func(r csr) { r.Spec.Request = certificate }, bad("spec.request: Invalid value")},
 		{"rubbish", func(r csr) { r.Spec.Request = bytes.Replace(request, []byte("\nM"), []byte("\nA"), 1) }, bad("spec.request: Invalid value")},
@@ -87,7 +87,7 @@ func TestCertificateSigningRequests(t *testing.T) {
 		{"life", func(r csr) { r.Spec.ExpirationSeconds = ptr[int32](600) }, nil},
 	})
 	const at = "status.conditions: Forbidden: updates may not "
-	mutateUpdate(t, fresh, ValidateCertificateSigningRequestUpdate, []mutation[csr]{
+	mutateUpdate(t, fresh, validateCertificateSigningRequestUpdate, []mutation[csr]{
 		{"label", func(r csr) { r.Labels = map[string]string{"a": "b"} }, nil},
 		{"spec", signer("a.b/c"), bad("spec: Invalid value")},
 		{"approve by update", condition("Approved"), bad(at + `add a condition of type "Approved"`)},
@@ -95,7 +95,7 @@ func TestCertificateSigningRequests(t *testing.T) {
 		{"certify by update", certify, bad("status.certificate: Forbidden: updates may not set certificate content")},
 		{"own condition", condition("example.com/Seen"), nil},
 	})
-	mutateUpdate(t, fresh, ValidateCertificateSigningRequestApprovalUpdate, []mutation[csr]{
+	mutateUpdate(t, fresh, validateCertificateSigningRequestApprovalUpdate, []mutation[csr]{
 		{"approve", condition("Approved"), nil},
 		{"deny", condition("Denied"), nil},
 		{"both", condition("Approved", "Denied"), bad(`status.conditions: Invalid value: "": Approved and Denied conditions are mutually exclusive`)},
@@ -104,7 +104,7 @@ func TestCertificateSigningRequests(t *testing.T) {
 		{"fail by approval", condition("Failed"), bad(at + `add a condition of type "Failed"`)},
 		{"certify by approval", certify, bad("status.certificate: Forbidden")},
 	})
-	mutateUpdate(t, fresh, ValidateCertificateSigningRequestStatusUpdate, []mutation[csr]{
+	mutateUpdate(t, fresh, validateCertificateSigningRequestStatusUpdate, []mutation[csr]{
 		{"certify", certify, nil},
 		{"certify with rubbish", func(r csr) { r.Status.Certificate = []byte("x") }, bad(`status.certificate: Invalid value: "<certificate data>": must contain at least one CERTIFICATE PEM block`)},
 		{"certify with a request", func(r csr) { r.Status.Certificate = request }, bad("status.certificate: Invalid value")},
@@ -117,12 +117,12 @@ func TestCertificateSigningRequests(t *testing.T) {
 		certify(r)
 		return r
 	}
-	mutateUpdate(t, done, ValidateCertificateSigningRequestStatusUpdate, []mutation[csr]{
+	mutateUpdate(t, done, validateCertificateSigningRequestStatusUpdate, []mutation[csr]{
 		{"certify again", func(r csr) { r.Status.Certificate = append(slices.Clone(certificate), certificate...) }, bad("status.certificate: Forbidden: updates may not modify existing certificate content")},
 		{"take back", func(r csr) { r.Status.Conditions = nil }, bad(at + `remove a condition of type "Approved"`)},
 		{"retell", func(r csr) { r.Status.Conditions[0].Message = "x" }, bad(at + `modify a condition of type "Approved"`)},
 	})
-	mutateUpdate(t, done, ValidateCertificateSigningRequestApprovalUpdate, []mutation[csr]{
+	mutateUpdate(t, done, validateCertificateSigningRequestApprovalUpdate, []mutation[csr]{
 		{"take back an approval", func(r csr) { r.Status.Conditions = nil }, bad(at + `remove a condition of type "Approved"`)},
 	})
 }
@@ -133,7 +133,7 @@ func TestRBAC(t *testing.T) {
 	role := func() cr {
 		return defaulted[rbacv1.ClusterRole](t, `{metadata: {name: r}, rules: [{verbs: [get], apiGroups: [""], resources: [pods]}, {verbs: [get], nonResourceURLs: [/healthz]}]}`)
 	}
-	mutate(t, role, ValidateClusterRole, []mutation[cr]{
+	mutate(t, role, validateClusterRole, []mutation[cr]{
 		{"nothing", func(r cr) { r.Rules = nil }, nil},
 		{"no verbs", func(r cr) { r.Rules[0].Verbs = nil }, bad("rules[0].verbs: Required value: verbs must contain at least one value")},
 		{"no group", func(r cr) { r.Rules[0].APIGroups = nil }, bad("rules[0].apiGroups: Required value: resource rules must supply at least one api group")},
@@ -142,13 +142,13 @@ func TestRBAC(t *testing.T) {
 		{"aggregation", func(r cr) { r.AggregationRule = &rbacv1.AggregationRule{} }, bad("aggregationRule.clusterRoleSelectors: Required value")},
 	})
 	namespaced := role()
-	check(t, ValidateRole(&rbacv1.Role{Rules: namespaced.Rules}), `rules[1].nonResourceURLs: Invalid value: ["/healthz"]: namespaced rules cannot apply to non-resource URLs`)
+	check(t, validateRole(&rbacv1.Role{Rules: namespaced.Rules}), `rules[1].nonResourceURLs: Invalid value: ["/healthz"]: namespaced rules cannot apply to non-resource URLs`)
 
 	type rb = *rbacv1.RoleBinding
 	binding := func() rb {
 		return defaulted[rbacv1.RoleBinding](t, `{metadata: {name: b}, roleRef: {kind: ClusterRole, name: "system:x"}, subjects: [{kind: User, name: u}, {kind: Group, name: "system:nodes"}, {kind: ServiceAccount, name: s}]}`)
 	}
-	mutate(t, binding, ValidateRoleBinding, []mutation[rb]{
+	mutate(t, binding, validateRoleBinding, []mutation[rb]{
 		{"group of the role", func(b rb) { b.RoleRef.APIGroup = "x" }, bad("roleRef.apiGroup: Unsupported value")},
 		{"kind of the role", func(b rb) { b.RoleRef.Kind = "x" }, bad(`roleRef.kind: Unsupported value: "x": supported values: "Role", "ClusterRole"`)},
 		{"no role", func(b rb) { b.RoleRef.Name = "" }, bad("roleRef.name: Required value")},
@@ -157,7 +157,7 @@ func TestRBAC(t *testing.T) {
 		{"user of a group", func(b rb) { b.Subjects[0].APIGroup = "" }, bad("subjects[0].apiGroup: Unsupported value")},
 		{"account", func(b rb) { b.Subjects[2].Name, b.Subjects[2].APIGroup = "A", "x" }, bad("subjects[2].apiGroup: Unsupported value", "subjects[2].name: Invalid value")},
 	})
-	mutateUpdate(t, binding, ValidateRoleBindingUpdate, []mutation[rb]{
+	mutateUpdate(t, binding, validateRoleBindingUpdate, []mutation[rb]{
 		{"subjects", func(b rb) { b.Subjects = nil }, nil},
 		{"role", func(b rb) { b.RoleRef.Name = "x" }, bad("roleRef: Invalid value: {\"apiGroup\":\"rbac.authorization.k8s.io\",\"kind\":\"ClusterRole\",\"name\":\"x\"}: cannot change roleRef")},
 	})
@@ -167,7 +167,7 @@ func TestRBAC(t *testing.T) {
 		b.Subjects[2].Namespace = "default"
 		return &rbacv1.ClusterRoleBinding{RoleRef: b.RoleRef, Subjects: b.Subjects}
 	}
-	mutateUpdate(t, cluster, ValidateClusterRoleBindingUpdate, []mutation[crb]{
+	mutateUpdate(t, cluster, validateClusterRoleBindingUpdate, []mutation[crb]{
 		{"role of a namespace", func(b crb) { b.RoleRef.Kind = "Role" }, bad("roleRef.kind: Unsupported value", "roleRef: Invalid value")},
 		{"account of nowhere", func(b crb) { b.Subjects[2].Namespace = "" }, bad("subjects[2].namespace: Required value")},
 	})
@@ -179,7 +179,7 @@ func TestStorage(t *testing.T) {
 	class := func() sc {
 		return defaulted[storagev1.StorageClass](t, `{metadata: {name: s}, provisioner: Disk.example/x, parameters: {type: ssd}}`)
 	}
-	mutate(t, class, ValidateStorageClass, []mutation[sc]{
+	mutate(t, class, validateStorageClass, []mutation[sc]{
 		{"no provisioner", func(c sc) { c.Provisioner = "" }, bad("provisioner: Required value")},
 		{"provisioner", func(c sc) { c.Provisioner = "a b" }, bad("provisioner: Invalid value")},
 		{
@@ -194,7 +194,7 @@ func TestStorage(t *testing.T) {
 			c.AllowedTopologies = []corev1.TopologySelectorTerm{{MatchLabelExpressions: []corev1.TopologySelectorLabelRequirement{{Key: "a b"}}}}
 		}, bad("allowedTopologies[0].matchLabelExpressions[0].key: Invalid value", "allowedTopologies[0].matchLabelExpressions[0].values: Required value")},
 	})
-	mutateUpdate(t, class, ValidateStorageClassUpdate, []mutation[sc]{
+	mutateUpdate(t, class, validateStorageClassUpdate, []mutation[sc]{
 		{"expansion", func(c sc) { c.AllowVolumeExpansion = ptr(true) }, nil},
 		{"parameters change", func(c sc) { c.Parameters = nil }, bad("parameters: Forbidden: updates to parameters are forbidden.")},
 		{"the rest", func(c sc) {
@@ -205,7 +205,7 @@ func TestStorage(t *testing.T) {
 	node := func() cn {
 		return defaulted[storagev1.CSINode](t, `{metadata: {name: n}, spec: {drivers: [{name: d.example, nodeID: n, topologyKeys: [a.b/zone], allocatable: {count: 3}}]}}`)
 	}
-	mutate(t, node, ValidateCSINode, []mutation[cn]{
+	mutate(t, node, validateCSINode, []mutation[cn]{
 		{"no drivers", func(n cn) { n.Spec.Drivers = nil }, nil},
 		{"empty", func(n cn) { n.Spec.Drivers[0] = storagev1.CSINodeDriver{} }, bad("spec.drivers[0].name: Required value", "spec.drivers[0].nodeID: Required value")},
 		{"twice", func(n cn) { n.Spec.Drivers = append(n.Spec.Drivers, n.Spec.Drivers[0]) }, bad("spec.drivers[1].name: Duplicate value")},
@@ -213,14 +213,14 @@ func TestStorage(t *testing.T) {
 		{"count", func(n cn) { n.Spec.Drivers[0].Allocatable.Count = ptr[int32](-1) }, bad("spec.drivers[0].allocatable.count: Invalid value")},
 		{"keys", func(n cn) { n.Spec.Drivers[0].TopologyKeys = []string{"a", "a"} }, bad(`spec.drivers[0].topologyKeys: Duplicate value: "a"`)},
 	})
-	mutateUpdate(t, node, ValidateCSINodeUpdate, []mutation[cn]{
+	mutateUpdate(t, node, validateCSINodeUpdate, []mutation[cn]{
 		{"count changes", func(n cn) { n.Spec.Drivers[0].Allocatable = nil }, nil},
 		{"driver goes", func(n cn) { n.Spec.Drivers = nil }, nil},
 		{"id changes", func(n cn) { n.Spec.Drivers[0].NodeID = "m" }, bad("spec.drivers[0]: Invalid value")},
 	})
 	type cd = *storagev1.CSIDriver
 	driver := func() cd { return defaulted[storagev1.CSIDriver](t, `{metadata: {name: d.example}}`) }
-	mutateUpdate(t, driver, ValidateCSIDriverUpdate, []mutation[cd]{
+	mutateUpdate(t, driver, validateCSIDriverUpdate, []mutation[cd]{
 		{
 			"flags", func(d cd) { d.Spec.AttachRequired, d.Spec.PodInfoOnMount = nil, nil },
 			bad("spec.attachRequired: Required value", "spec.attachedRequired: Invalid value", "spec.podInfoOnMount: Required value"),
@@ -237,7 +237,7 @@ func TestStorage(t *testing.T) {
 	attachment := func() va {
 		return defaulted[storagev1.VolumeAttachment](t, `{metadata: {name: a}, spec: {attacher: d.example, nodeName: n, source: {persistentVolumeName: v}}}`)
 	}
-	mutateUpdate(t, attachment, ValidateVolumeAttachmentUpdate, []mutation[va]{
+	mutateUpdate(t, attachment, validateVolumeAttachmentUpdate, []mutation[va]{
 		{"attached", func(a va) { a.Status.Attached = true }, nil},
 		{
 			"nothing", func(a va) { a.Spec = storagev1.VolumeAttachmentSpec{} },
@@ -254,7 +254,7 @@ func TestNetwork(t *testing.T) {
 		return defaulted[networkingv1.NetworkPolicy](t, `{metadata: {name: p}, spec: {podSelector: {}, ingress: [{ports: [{port: 80, endPort: 90}], from: [{ipBlock: {cidr: 10.0.0.0/8, except: [10.1.0.0/16]}}, {podSelector: {}, namespaceSelector: {}}]}]}}`)
 	}
 	in := "spec.ingress[0]"
-	mutate(t, policy, ValidateNetworkPolicy, []mutation[np]{
+	mutate(t, policy, validateNetworkPolicy, []mutation[np]{
 		{"selector", func(p np) { p.Spec.PodSelector.MatchLabels = map[string]string{"a b": ""} }, bad("spec.podSelector.matchLabels: Invalid value")},
 		{"types", func(p np) { p.Spec.PolicyTypes = []networkingv1.PolicyType{"x"} }, bad("spec.policyTypes[0]: Unsupported value")},
 		{"three types", func(p np) { p.Spec.PolicyTypes = []networkingv1.PolicyType{"Ingress", "Egress", "Ingress"} }, bad("spec.policyTypes: Invalid value")},
@@ -284,7 +284,7 @@ func TestNetwork(t *testing.T) {
 	}
 	path := func(i ing) *networkingv1.HTTPIngressPath { return &i.Spec.Rules[0].HTTP.Paths[0] }
 	at := "spec.rules[0].http.paths[0]"
-	mutate(t, ingress, ValidateIngress, []mutation[ing]{
+	mutate(t, ingress, validateIngress, []mutation[ing]{
 		{"nothing", func(i ing) { i.Spec = networkingv1.IngressSpec{} }, bad("spec: Invalid value: null: either `defaultBackend` or `rules` must be specified")},
 		{"host", func(i ing) { i.Spec.Rules[0].Host = "a_b" }, bad("spec.rules[0].host: Invalid value")},
 		{"host an address", func(i ing) { i.Spec.Rules[0].Host = "10.0.0.1" }, bad("spec.rules[0].host: Invalid value: \"10.0.0.1\": must be a DNS name, not an IP address")},
@@ -304,7 +304,7 @@ func TestNetwork(t *testing.T) {
 			bad("spec.defaultBackend.resource.kind: Required value", "spec.defaultBackend.resource.name: Required value"),
 		},
 	})
-	mutate(t, ingress, ValidateIngressStatus, []mutation[ing]{
+	mutate(t, ingress, validateIngressStatus, []mutation[ing]{
 		{
 			"address", func(i ing) {
 				i.Status.LoadBalancer.Ingress = []networkingv1.IngressLoadBalancerIngress{{IP: "x"}, {Hostname: "10.0.0.1"}}
@@ -316,7 +316,7 @@ func TestNetwork(t *testing.T) {
 	class := func() ic {
 		return defaulted[networkingv1.IngressClass](t, `{metadata: {name: c}, spec: {controller: example.com/c, parameters: {kind: K, name: n}}}`)
 	}
-	mutateUpdate(t, class, ValidateIngressClassUpdate, []mutation[ic]{
+	mutateUpdate(t, class, validateIngressClassUpdate, []mutation[ic]{
 		{"controller", func(c ic) { c.Spec.Controller = "example.com/d" }, bad("spec.controller: Invalid value: \"example.com/d\": field is immutable")},
 		{"no parameters", func(c ic) { c.Spec.Parameters = nil }, nil},
 		{"parameters elsewhere", func(c ic) { c.Spec.Parameters.Namespace = ptr("x") }, bad("spec.parameters.namespace: Forbidden")},
@@ -331,7 +331,7 @@ func TestEndpoints(t *testing.T) {
 	fresh := func() eps {
 		return defaulted[corev1.Endpoints](t, `{metadata: {name: e}, subsets: [{addresses: [{ip: 10.0.0.1, nodeName: n}], ports: [{port: 80}]}]}`)
 	}
-	mutate(t, fresh, ValidateEndpoints, []mutation[eps]{
+	mutate(t, fresh, validateEndpoints, []mutation[eps]{
 		{"none", func(e eps) { e.Subsets = nil }, nil},
 		{"nobody", func(e eps) { e.Subsets[0].Addresses = nil }, bad("subsets[0]: Required value: must specify `addresses` or `notReadyAddresses`")},
 		{
@@ -350,7 +350,7 @@ func TestEndpoints(t *testing.T) {
 	freshSlice := func() slice {
 		return defaulted[discoveryv1.EndpointSlice](t, `{metadata: {name: e}, addressType: IPv4, endpoints: [{addresses: [10.0.0.1], nodeName: n}], ports: [{name: http, port: 80}]}`)
 	}
-	mutate(t, freshSlice, ValidateEndpointSlice, []mutation[slice]{
+	mutate(t, freshSlice, validateEndpointSlice, []mutation[slice]{
 		{"type", func(s slice) { s.AddressType = "" }, bad("addressType: Required value")},
 		{"family", func(s slice) { s.Endpoints[0].Addresses = []string{"fd00::1"} }, bad(`endpoints[0].addresses[0]: Invalid value: "fd00::1": must be an IPv4 address`)},
 		{"nobody", func(s slice) { s.Endpoints[0].Addresses = nil }, bad("endpoints[0].addresses: Required value: must contain at least 1 address")},
@@ -370,7 +370,7 @@ func TestEndpoints(t *testing.T) {
 			bad(`ports[1].name: Duplicate value: "http"`, "ports[2].port: Invalid value: 0"),
 		},
 	})
-	mutateUpdate(t, freshSlice, ValidateEndpointSliceUpdate, []mutation[slice]{
+	mutateUpdate(t, freshSlice, validateEndpointSliceUpdate, []mutation[slice]{
 		{"type changes", func(s slice) { s.AddressType, s.Endpoints = "IPv6", nil }, bad(`addressType: Invalid value: "IPv6": field is immutable`)},
 	})
 }
@@ -381,19 +381,19 @@ func TestPolicyPriorityAndRuntime(t *testing.T) {
 	budget := func() pdb {
 		return defaulted[policyv1.PodDisruptionBudget](t, `{metadata: {name: b}, spec: {minAvailable: 50%, selector: {matchLabels: {a: b}}}}`)
 	}
-	mutate(t, budget, ValidatePodDisruptionBudget, []mutation[pdb]{
+	mutate(t, budget, validatePodDisruptionBudget, []mutation[pdb]{
 		{"both", func(b pdb) { b.Spec.MaxUnavailable = num(1) }, bad("spec: Invalid value")},
 		{"neither", func(b pdb) { b.Spec.MinAvailable = nil }, nil},
 		{"percent", func(b pdb) { b.Spec.MinAvailable = str("101%") }, bad("spec.minAvailable: Invalid value: \"101%\": must not be greater than 100%")},
 		{"negative", func(b pdb) { b.Spec.MinAvailable, b.Spec.MaxUnavailable = nil, num(-1) }, bad("spec.maxUnavailable: Invalid value: -1")},
 		{"policy", func(b pdb) { b.Spec.UnhealthyPodEvictionPolicy = ptr(policyv1.UnhealthyPodEvictionPolicyType("x")) }, bad("spec.unhealthyPodEvictionPolicy: Unsupported value")},
 	})
-	mutate(t, budget, ValidatePodDisruptionBudgetStatus, []mutation[pdb]{
+	mutate(t, budget, validatePodDisruptionBudgetStatus, []mutation[pdb]{
 		{"numbers", func(b pdb) { b.Status.DisruptionsAllowed, b.Status.ExpectedPods = -1, -1 }, bad("status.disruptionsAllowed: Invalid value", "status.expectedPods: Invalid value")},
 	})
 	type pc = *schedulingv1.PriorityClass
 	class := func() pc { return defaulted[schedulingv1.PriorityClass](t, `{metadata: {name: c}, value: 1000000000}`) }
-	mutate(t, class, ValidatePriorityClass, []mutation[pc]{
+	mutate(t, class, validatePriorityClass, []mutation[pc]{
 		{"too high", func(c pc) { c.Value++ }, bad("value: Forbidden: maximum allowed value of a user defined priority is 1000000000")},
 		{"negative", func(c pc) { c.Value = -5 }, nil},
 		{"system", func(c pc) { c.Name, c.Value = "system-node-critical", 2_000_001_000 }, nil},
@@ -402,7 +402,7 @@ func TestPolicyPriorityAndRuntime(t *testing.T) {
 		{"own system class", func(c pc) { c.Name = "system-x" }, bad("metadata.name: Forbidden")},
 		{"preemption", func(c pc) { c.PreemptionPolicy = ptr(corev1.PreemptionPolicy("x")) }, bad("preemptionPolicy: Unsupported value")},
 	})
-	mutateUpdate(t, class, ValidatePriorityClassUpdate, []mutation[pc]{
+	mutateUpdate(t, class, validatePriorityClassUpdate, []mutation[pc]{
 		{"value", func(c pc) { c.Value = 1 }, bad("value: Forbidden: may not be changed in an update.")},
 		{"policy", func(c pc) { c.PreemptionPolicy = ptr(corev1.PreemptNever) }, bad("preemptionPolicy: Invalid value")},
 	})
@@ -410,7 +410,7 @@ func TestPolicyPriorityAndRuntime(t *testing.T) {
 	rclass := func() rc {
 		return defaulted[nodev1.RuntimeClass](t, `{metadata: {name: r}, handler: runc, overhead: {podFixed: {cpu: 10m}}, scheduling: {nodeSelector: {a: b}, tolerations: [{operator: Exists}]}}`)
 	}
-	mutateUpdate(t, rclass, ValidateRuntimeClassUpdate, []mutation[rc]{
+	mutateUpdate(t, rclass, validateRuntimeClassUpdate, []mutation[rc]{
 		{"handler changes", func(c rc) { c.Handler = "kata" }, bad(`handler: Invalid value: "kata": field is immutable`)},
 		{"no handler", func(c rc) { c.Handler = "" }, bad("handler: Required value", "handler: Invalid value")},
 		{"overhead", func(c rc) { c.Overhead.PodFixed = list("cpu", "-1", "x", "1") }, bad("overhead.podFixed[cpu]: Invalid value", "overhead.podFixed[x]: Invalid value")},
@@ -452,11 +452,11 @@ func TestForKnowsItsKinds(t *testing.T) {
 		{"scheduling.k8s.io", "PriorityClass", "create update"},
 		{"example.com", "Whatever", ""},
 	} {
-		for _, kind := range fields(c.kinds) {
+		for _, kind := range words(c.kinds) {
 			r := For(schema.GroupKind{Group: c.group, Kind: kind})
 			got := map[string]bool{"create": r.Create != nil, "update": r.Update != nil, "status": r.Status != nil}
 			for verb, has := range got {
-				if want := slices.Contains(fields(c.verbs), verb); has != want {
+				if want := slices.Contains(words(c.verbs), verb); has != want {
 					t.Errorf("%s/%s has a rule for %s: %t, want %t", c.group, kind, verb, has, want)
 				}
 			}

@@ -38,7 +38,7 @@ func web(p *corev1.Pod) *corev1.Container { return &p.Spec.Containers[0] }
 func TestValidatePod(t *testing.T) {
 	t.Parallel()
 	type pod = *corev1.Pod
-	mutate(t, goodPod(t), ValidatePod, []mutation[pod]{
+	mutate(t, goodPod(t), validatePod, []mutation[pod]{
 		{"no containers", func(p pod) { p.Spec.Containers = nil }, bad("spec.containers: Required value")},
 		{"no restart policy", func(p pod) { p.Spec.RestartPolicy = "" }, bad("spec.restartPolicy: Required value")},
 		{
@@ -137,7 +137,7 @@ func TestValidatePodNetwork(t *testing.T) {
 	type pod = *corev1.Pod
 	config := func(c corev1.PodDNSConfig) func(pod) { return func(p pod) { p.Spec.DNSConfig = &c } }
 	searches := strings.Split(strings.Repeat("a,", 32)+"a", ",")
-	mutate(t, goodPod(t), ValidatePod, []mutation[pod]{
+	mutate(t, goodPod(t), validatePod, []mutation[pod]{
 		{"host alias", func(p pod) { p.Spec.HostAliases = []corev1.HostAlias{{IP: "10.0.0.1", Hostnames: []string{"a.b"}}} }, nil},
 		{"host alias address", func(p pod) { p.Spec.HostAliases = []corev1.HostAlias{{IP: "x"}} }, bad(`spec.hostAliases[0].ip: Invalid value: "x": must be a valid IP address`)},
 		{
@@ -181,7 +181,7 @@ func TestPodTemplate(t *testing.T) {
 		o.Template.Labels = map[string]string{"app": "web"}
 		return o
 	}
-	mutate(t, fresh, ValidatePodTemplate, []mutation[template]{
+	mutate(t, fresh, validatePodTemplate, []mutation[template]{
 		{"label", func(o template) { o.Template.Labels["a"] = "b c" }, bad(`template.labels: Invalid value: "b c"`)},
 		{"annotation", func(o template) { o.Template.Annotations = map[string]string{"a b": ""} }, bad(`template.annotations: Invalid value: "a b"`)},
 		{"blank around image", func(o template) { o.Template.Spec.Containers[0].Image = " " }, nil},

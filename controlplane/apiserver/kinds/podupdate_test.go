@@ -26,7 +26,7 @@ func TestValidatePodUpdate(t *testing.T) {
 		p.Spec.ActiveDeadlineSeconds = ptr[int64](100)
 		return p
 	}
-	mutateUpdate(t, fresh, ValidatePodUpdate, []mutation[pod]{
+	mutateUpdate(t, fresh, validatePodUpdate, []mutation[pod]{
 		{"label", func(p pod) { p.Labels = map[string]string{"a": "b"} }, nil},
 		{"image", func(p pod) { web(p).Image = "nginx:2" }, nil},
 		{"init image", func(p pod) { p.Spec.InitContainers[0].Image = "busybox:2" }, nil},
@@ -81,7 +81,7 @@ func TestValidatePodUpdateFromNegativeGrace(t *testing.T) {
 		p.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "x"}
 		return p
 	}
-	mutateUpdate(t, fresh, ValidatePodUpdate, []mutation[pod]{
+	mutateUpdate(t, fresh, validatePodUpdate, []mutation[pod]{
 		{"to one", func(p pod) { p.Spec.TerminationGracePeriodSeconds = ptr[int64](1) }, nil},
 		{"to two", func(p pod) { p.Spec.TerminationGracePeriodSeconds = ptr[int64](2) }, bad(onlyThese)},
 		{"stop being a mirror", func(p pod) { p.Annotations = nil }, bad("metadata.annotations[kubernetes.io/config.mirror]: Forbidden: may not remove")},
@@ -106,7 +106,7 @@ func TestValidatePodUpdateWhileGated(t *testing.T) {
 		return p
 	}
 	const at = "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms"
-	mutateUpdate(t, fresh, ValidatePodUpdate, []mutation[pod]{
+	mutateUpdate(t, fresh, validatePodUpdate, []mutation[pod]{
 		{"open a gate", func(p pod) { p.Spec.SchedulingGates = p.Spec.SchedulingGates[1:] }, nil},
 		{"open all", func(p pod) { p.Spec.SchedulingGates = nil }, nil},
 		{"swap a gate", func(p pod) { p.Spec.SchedulingGates[0].Name = "x" }, bad("spec.schedulingGates[0]: Forbidden")},
@@ -124,7 +124,7 @@ func TestValidatePodUpdateWhileGated(t *testing.T) {
 		p.Spec.Affinity = nil
 		return p
 	}
-	mutateUpdate(t, bare, ValidatePodUpdate, []mutation[pod]{
+	mutateUpdate(t, bare, validatePodUpdate, []mutation[pod]{
 		{"first affinity", func(p pod) { p.Spec.Affinity = affinity(term(a)) }, nil},
 		{"first pod affinity", func(p pod) { p.Spec.Affinity = &corev1.Affinity{PodAffinity: &corev1.PodAffinity{}} }, bad(onlyThese)},
 	})
@@ -147,7 +147,7 @@ func TestValidatePodStatusUpdate(t *testing.T) {
 			return p
 		}
 	}
-	mutateUpdate(t, at(corev1.RestartPolicyAlways, running), ValidatePodStatusUpdate, []mutation[pod]{
+	mutateUpdate(t, at(corev1.RestartPolicyAlways, running), validatePodStatusUpdate, []mutation[pod]{
 		{"addresses", func(p pod) {
 			p.Status.PodIP, p.Status.PodIPs = "10.0.0.1", []corev1.PodIP{{IP: "10.0.0.1"}, {IP: "fd00::1"}}
 			p.Status.HostIP, p.Status.HostIPs = "10.0.0.2", []corev1.HostIP{{IP: "10.0.0.2"}}
@@ -183,7 +183,7 @@ func TestValidatePodStatusUpdate(t *testing.T) {
 		{corev1.RestartPolicyNever, done, both},
 		{corev1.RestartPolicyNever, running, nil},
 	} {
-		mutateUpdate(t, at(c.policy, c.state), ValidatePodStatusUpdate, []mutation[pod]{
+		mutateUpdate(t, at(c.policy, c.state), validatePodStatusUpdate, []mutation[pod]{
 			{fmt.Sprintf("%s from %s", c.policy, toJSON(t, c.state)), again, c.want},
 		})
 	}
@@ -192,7 +192,7 @@ func TestValidatePodStatusUpdate(t *testing.T) {
 		p.Spec.InitContainers[0].RestartPolicy = ptr(corev1.ContainerRestartPolicyAlways)
 		return p
 	}
-	mutateUpdate(t, sidecar, ValidatePodStatusUpdate, []mutation[pod]{
+	mutateUpdate(t, sidecar, validatePodStatusUpdate, []mutation[pod]{
 		{"sidecar runs again", func(p pod) { p.Status.InitContainerStatuses[0].State = running }, nil},
 	})
 }
@@ -220,7 +220,7 @@ func TestValidatePodEphemeralContainersUpdate(t *testing.T) {
 	type ec = *corev1.EphemeralContainer
 	const at = "spec.ephemeralContainers[1]"
 	const no = ": Forbidden: cannot be set for an Ephemeral Container"
-	mutateUpdate(t, fresh, ValidatePodEphemeralContainersUpdate, []mutation[pod]{
+	mutateUpdate(t, fresh, validatePodEphemeralContainersUpdate, []mutation[pod]{
 		{"add", add(func(ec) {}), nil},
 		{"add with target", add(func(c ec) { c.TargetContainerName = "web" }), nil},
 		{"add with unknown target", add(func(c ec) { c.TargetContainerName = "nope" }), bad(at + `.targetContainerName: Not found: "nope"`)},
@@ -239,7 +239,7 @@ func TestValidatePodEphemeralContainersUpdate(t *testing.T) {
 	})
 	static := fresh()
 	static.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "x"}
-	check(t, ValidatePodEphemeralContainersUpdate(static, static), "[]: Forbidden: static pods do not support ephemeral containers")
+	check(t, validatePodEphemeralContainersUpdate(static, static), "[]: Forbidden: static pods do not support ephemeral containers")
 }
 
 func TestValidatePodBinding(t *testing.T) {
@@ -248,7 +248,7 @@ func TestValidatePodBinding(t *testing.T) {
 	fresh := func() binding {
 		return &corev1.Binding{ObjectMeta: metav1.ObjectMeta{Name: "p"}, Target: corev1.ObjectReference{Kind: "Node", Name: "n"}}
 	}
-	mutate(t, fresh, ValidatePodBinding, []mutation[binding]{
+	mutate(t, fresh, validatePodBinding, []mutation[binding]{
 		{"no kind", func(b binding) { b.Target.Kind = "" }, nil},
 		{"kind", func(b binding) { b.Target.Kind = "Pod" }, bad(`target.kind: Unsupported value: "Pod": supported values: "Node", "<empty>"`)},
 		{"no name", func(b binding) { b.Target.Name = "" }, bad("target.name: Required value")},
@@ -290,7 +290,7 @@ func TestStoredStopSignal(t *testing.T) {
 	p := old.DeepCopy()
 	p.Labels = map[string]string{"more": "labels"}
 	rule := ratcheting(func(obj, old runtime.Object) field.ErrorList {
-		return ValidatePodUpdate(obj.(*corev1.Pod), old.(*corev1.Pod))
+		return validatePodUpdate(obj.(*corev1.Pod), old.(*corev1.Pod))
 	})
 	if errs := rule(p, old); len(errs) > 0 {
 		t.Error(errs)
@@ -313,7 +313,7 @@ func TestValidatePodLevelResize(t *testing.T) {
 		return p
 	}
 	more := func(p pod) { p.Spec.Resources.Requests = list("cpu", "3500m", "memory", "3Gi") }
-	mutateUpdate(t, fresh, ValidatePodResize, []mutation[pod]{
+	mutateUpdate(t, fresh, validatePodResize, []mutation[pod]{
 		{"more", more, nil},
 		{"no request", func(p pod) { delete(p.Spec.Resources.Requests, "cpu") }, bad("spec.resources.requests: Forbidden: resource requests cannot be removed")},
 		{"nothing", func(p pod) { p.Spec.Resources = nil }, bad("spec.resources.requests: Forbidden", "spec.resources.limits: Forbidden", "spec.resources: Forbidden")},
@@ -333,7 +333,7 @@ func TestValidatePodLevelResize(t *testing.T) {
 		if on {
 			want = "spec.resources: Forbidden: Pod running on node without support for resize of pod-level resources"
 		}
-		if got := ValidatePodResize(p, old).ToAggregate(); (got == nil) != (want == "") || got != nil && got.Error() != want {
+		if got := validatePodResize(p, old).ToAggregate(); (got == nil) != (want == "") || got != nil && got.Error() != want {
 			t.Errorf("running %v: %v, want %q", on, got, want)
 		}
 	}
@@ -355,7 +355,7 @@ func TestValidatePodResize(t *testing.T) {
 		return p
 	}
 	const at = "spec.containers[0].resources"
-	mutateUpdate(t, fresh, ValidatePodResize, []mutation[pod]{
+	mutateUpdate(t, fresh, validatePodResize, []mutation[pod]{
 		{"more", func(p pod) { web(p).Resources.Requests = of("1.5", "1.5Gi", "1Gi") }, nil},
 		{"more than the limit", func(p pod) { web(p).Resources.Requests = of("3", "1Gi", "1Gi") }, bad(at + ".requests: Invalid value")},
 		{"no request", func(p pod) { delete(web(p).Resources.Requests, "cpu") }, bad(at + ".requests: Forbidden: resource requests cannot be removed")},
@@ -379,7 +379,7 @@ func TestValidatePodResize(t *testing.T) {
 	} {
 		old := fresh()
 		tt.change(old)
-		if got := ValidatePodResize(old.DeepCopy(), old).ToAggregate(); (got == nil) != (tt.want == "") || got != nil && !strings.Contains(got.Error(), tt.want) {
+		if got := validatePodResize(old.DeepCopy(), old).ToAggregate(); (got == nil) != (tt.want == "") || got != nil && !strings.Contains(got.Error(), tt.want) {
 			t.Errorf("%s: %v, want %q", name, got, tt.want)
 		}
 	}

@@ -13,7 +13,7 @@ func TestResourceQuotas(t *testing.T) {
 		return defaulted[corev1.ResourceQuota](t, `{metadata: {name: q}, spec: {hard: {cpu: "4", requests.memory: 1Gi, limits.cpu: "8", pods: "10", count/jobs.batch: "5",
 			hugepages-2Mi: 4Mi, requests.example.com/gpu: "1", gold.storageclass.storage.k8s.io/requests.storage: 1Gi}, scopes: [NotTerminating]}}`)
 	}
-	mutate(t, freshQuota, ValidateResourceQuota, []mutation[quota]{
+	mutate(t, freshQuota, validateResourceQuota, []mutation[quota]{
 		{"negative", func(q quota) { q.Spec.Hard["cpu"] = quantity("-1") }, bad("spec.hard[cpu]: Invalid value")},
 		{"half a pod", func(q quota) { q.Spec.Hard["pods"] = quantity("500m") }, bad(`spec.hard[pods]: Invalid value: "500m": must be an integer`)},
 		{"unknown", func(q quota) { q.Spec.Hard["disk"] = quantity("1") }, bad(`spec.hard[disk]: Invalid value: "disk": must be a standard resource for quota`)},
@@ -31,7 +31,7 @@ func TestResourceQuotas(t *testing.T) {
 		q.Spec.Hard, q.Spec.Scopes, q.Spec.ScopeSelector = hard, nil, &corev1.ScopeSelector{MatchExpressions: scopes}
 	}
 	pods, storage := list("pods", "1"), list("requests.storage", "1")
-	mutate(t, freshQuota, ValidateResourceQuota, []mutation[quota]{
+	mutate(t, freshQuota, validateResourceQuota, []mutation[quota]{
 		{"storage of pods", func(q quota) { q.Spec.Hard = storage }, bad(`spec.scopes: Invalid value: ["NotTerminating"]: unsupported scope applied to resource requests.storage`)},
 		{"local storage of pods", func(q quota) { q.Spec.Hard = list("ephemeral-storage", "1") }, bad(`spec.scopes: Invalid value: ["NotTerminating"]: unsupported scope applied to resource ephemeral-storage`)},
 		{"services of pods", func(q quota) { q.Spec.Hard = list("services", "1") }, bad(`spec.scopes: Invalid value: ["NotTerminating"]: unsupported scope applied to resource services`)},
@@ -54,11 +54,11 @@ func TestResourceQuotas(t *testing.T) {
 			selecting(q, pods, corev1.ScopedResourceSelectorRequirement{ScopeName: "VolumeAttributesClass", Operator: "Exists"})
 		}, bad(selector + `.matchExpressions[0]: Invalid value: "VolumeAttributesClass": unsupported scope applied to resource pods`)},
 	})
-	mutateUpdate(t, freshQuota, ValidateResourceQuotaUpdate, []mutation[quota]{
+	mutateUpdate(t, freshQuota, validateResourceQuotaUpdate, []mutation[quota]{
 		{"hard", func(q quota) { q.Spec.Hard = list("cpu", "5") }, nil},
 		{"scopes change", func(q quota) { q.Spec.Scopes = nil }, bad("spec.scopes: Invalid value: null: field is immutable")},
 	})
-	mutate(t, freshQuota, ValidateResourceQuotaStatus, []mutation[quota]{
+	mutate(t, freshQuota, validateResourceQuotaStatus, []mutation[quota]{
 		{"used", func(q quota) { q.Status.Hard, q.Status.Used = list("cpu", "5"), list("cpu", "-1") }, bad("status.used[cpu]: Invalid value")},
 	})
 }

@@ -27,9 +27,9 @@ func beyondBound(e *field.Error, value any, size int) field.ErrorList {
 	return field.ErrorList{e}
 }
 
-// Ratchet returns errs without those about values beyond a bound that the old object has as
+// ratchet returns errs without those about values beyond a bound that the old object has as
 // well. before are the errors of the old object.
-func Ratchet(errs, before field.ErrorList) field.ErrorList {
+func ratchet(errs, before field.ErrorList) field.ErrorList {
 	return slices.DeleteFunc(errs, func(e *field.Error) bool {
 		now, is := e.BadValue.(beyond)
 		return is && slices.ContainsFunc(before, func(b *field.Error) bool {
@@ -49,6 +49,6 @@ func ratcheting(rule func(obj, old runtime.Object) field.ErrorList) func(obj, ol
 		if !slices.ContainsFunc(errs, func(e *field.Error) bool { _, is := e.BadValue.(beyond); return is }) {
 			return errs
 		}
-		return Ratchet(errs, rule(old, old))
+		return ratchet(errs, rule(old, old))
 	}
 }

@@ -1,4 +1,4 @@
-// Rules for resource names and quantities.
+// Quantities and names of resources.
 
 package kinds
 
@@ -11,7 +11,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
-	resourcehelper "k8s.io/component-helpers/resource"
 )
 
 const (
@@ -35,9 +34,9 @@ func quantityPositive(q resource.Quantity, p *field.Path) field.ErrorList {
 	return nil
 }
 
-// ValidateResourceQuantity checks an amount of a resource: never negative, and
+// validateResourceQuantity checks an amount of a resource: never negative, and
 // whole where the resource cannot be divided.
-func ValidateResourceQuantity(name corev1.ResourceName, q resource.Quantity, p *field.Path) field.ErrorList {
+func validateResourceQuantity(name corev1.ResourceName, q resource.Quantity, p *field.Path) field.ErrorList {
 	errs := quantityNotNegative(q, p)
 	if isInteger(name) && q.MilliValue()%1000 != 0 {
 		errs = append(errs, field.Invalid(p, q.String(), notInteger))
@@ -135,14 +134,14 @@ func requirements(r *corev1.ResourceRequirements, nameRule func(corev1.ResourceN
 	for _, name := range sortedNames(r.Limits) {
 		at := limits.Key(string(name))
 		errs = append(errs, nameRule(name, at)...)
-		errs = append(errs, ValidateResourceQuantity(name, r.Limits[name], at)...)
+		errs = append(errs, validateResourceQuantity(name, r.Limits[name], at)...)
 		note(name)
 	}
 	for _, name := range sortedNames(r.Requests) {
 		at := requests.Key(string(name))
 		q := r.Requests[name]
 		errs = append(errs, nameRule(name, at)...)
-		errs = append(errs, ValidateResourceQuantity(name, q, at)...)
+		errs = append(errs, validateResourceQuantity(name, q, at)...)
 		note(name)
 		limit, limited := r.Limits[name]
 		switch {
@@ -156,51 +155,6 @@ func requirements(r *corev1.ResourceRequirements, nameRule func(corev1.ResourceN
 	}
 	if hugePages && !cpuOrMemory {
 		errs = append(errs, field.Forbidden(p, "HugePages require cpu or memory"))
-	}
-	return errs
-}
-
-// podLevelResources checks the resources a pod states as a whole (KEP-2837).
-func podLevelResources(spec *corev1.PodSpec, p *field.Path) field.ErrorList {
-	if spec.Resources == nil {
-		return nil
-	}
-	at := p.Child("resources")
-	errs := requirements(spec.Resources, func(name corev1.ResourceName, at *field.Path) field.ErrorList {
-		if name == corev1.ResourceCPU || name == corev1.ResourceMemory || IsHugePages(name) {
-			return nil
-		}
-		return field.ErrorList{field.NotSupported(at, name, []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceHugePagesPrefix})}
-	}, at)
-	if len(spec.Resources.Claims) > 0 {
-		errs = append(errs, field.Forbidden(at.Child("claims"), "claims cannot be set for Resources at pod-level"))
-	}
-	sum := resourcehelper.AggregateContainerRequests(&corev1.Pod{Spec: *spec}, resourcehelper.PodResourcesOptions{})
-	for _, name := range sortedNames(spec.Resources.Requests) {
-		q, all := spec.Resources.Requests[name], sum[name]
-		if q.Cmp(all) < 0 {
-			errs = append(errs, field.Invalid(at.Child("requests").Key(string(name)), q.String(),
-				fmt.Sprintf("must be greater than or equal to aggregate container requests of %s", all.String())))
-		}
-	}
-	for i, c := range spec.Containers {
-		for _, name := range sortedNames(c.Resources.Limits) {
-			q := c.Resources.Limits[name]
-			if limit, ok := spec.Resources.Limits[name]; ok && q.Cmp(limit) > 0 {
-				errs = append(errs, field.Invalid(p.Child("containers").Index(i).Child("resources", "limits").Key(string(name)), q.String(),
-					fmt.Sprintf("must be less than or equal to pod limits of %s", limit.String())))
-			}
-		}
-	}
-	return errs
-}
-
-// nodeResources checks what a node says it has.
-func nodeResources(l corev1.ResourceList, p *field.Path) field.ErrorList {
-	var errs field.ErrorList
-	for _, name := range sortedNames(l) {
-		at := p.Key(string(name))
-		errs = append(errs, ValidateResourceQuantity(name, l[name], at)...)
 	}
 	return errs
 }

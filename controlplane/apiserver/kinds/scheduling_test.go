@@ -14,7 +14,7 @@ func TestTolerations(t *testing.T) {
 	type pod = *corev1.Pod
 	tol := func(o ...corev1.Toleration) func(pod) { return func(p pod) { p.Spec.Tolerations = o } }
 	const at = "spec.tolerations[0]"
-	mutate(t, goodPod(t), ValidatePod, []mutation[pod]{
+	mutate(t, goodPod(t), validatePod, []mutation[pod]{
 		{"of everything", tol(corev1.Toleration{Operator: "Exists"}), nil},
 		{"as Kubernetes adds them", tol(
 			corev1.Toleration{Key: "node.kubernetes.io/not-ready", Operator: "Exists", Effect: "NoExecute", TolerationSeconds: ptr[int64](300)},
@@ -64,7 +64,7 @@ func TestAffinity(t *testing.T) {
 	}
 	const node = "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms"
 	const anti = "spec.affinity.podAntiAffinity.requiredDuringSchedulingIgnoredDuringExecution[0]"
-	mutate(t, goodPod(t), ValidatePod, []mutation[pod]{
+	mutate(t, goodPod(t), validatePod, []mutation[pod]{
 		{"empty", func(p pod) { p.Spec.Affinity = &corev1.Affinity{} }, nil},
 		{"in", expr("a", "In", "b"), nil},
 		{"exists", expr("a", "Exists"), nil},
@@ -117,7 +117,7 @@ func TestTopologySpread(t *testing.T) {
 	}
 	type constraint = *corev1.TopologySpreadConstraint
 	const at = "spec.topologySpreadConstraints[0]"
-	mutate(t, goodPod(t), ValidatePod, []mutation[pod]{
+	mutate(t, goodPod(t), validatePod, []mutation[pod]{
 		{"good", with(func(constraint) {}), nil},
 		{"skew", with(func(c constraint) { c.MaxSkew = 0 }), bad(at + ".maxSkew: Invalid value: 0: must be greater than zero")},
 		{"no key", with(func(c constraint) { c.TopologyKey = "" }), bad(at + ".topologyKey: Required value: can not be empty")},
@@ -154,7 +154,7 @@ func TestSecurity(t *testing.T) {
 	}
 	const at = "spec.securityContext"
 	const in = "spec.containers[0].securityContext"
-	mutate(t, goodPod(t), ValidatePod, []mutation[pod]{
+	mutate(t, goodPod(t), validatePod, []mutation[pod]{
 		{
 			"ids", whole(func(s psc) { s.RunAsUser, s.RunAsGroup, s.FSGroup = ptr[int64](-1), ptr[int64](-2), ptr[int64](1<<31) }),
 			bad(at+".runAsUser: Invalid value: -1: must be between 0 and 2147483647, inclusive", at+".runAsGroup: Invalid value: -2", at+".fsGroup: Invalid value: 2147483648"),
@@ -245,7 +245,7 @@ func TestMuchSelected(t *testing.T) {
 		return affinity(corev1.Affinity{PodAffinity: &corev1.PodAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{one}}})
 	}
 	const few, many, most = 1400, 1600, ": Too long: may not be more than 16384 bytes"
-	mutate(t, goodPod(t), ValidatePod, []mutation[pod]{
+	mutate(t, goodPod(t), validatePod, []mutation[pod]{
 		{"tolerations", tolerations(1000), nil},
 		{"too many tolerations", tolerations(1001), bad("spec.tolerations: Too many: 1001: must have at most 1000 items")},
 		{"values", required(few), nil},
@@ -259,7 +259,7 @@ func TestMuchSelected(t *testing.T) {
 	selecting := func(n int) func(pdb) { return func(b pdb) { b.Spec.Selector = selector(n) } }
 	mutate(t, func() pdb {
 		return defaulted[policyv1.PodDisruptionBudget](t, `{metadata: {name: b}, spec: {minAvailable: 50%, selector: {matchLabels: {a: b}}}}`)
-	}, ValidatePodDisruptionBudget, []mutation[pdb]{
+	}, validatePodDisruptionBudget, []mutation[pdb]{
 		{"selector", selecting(few), nil},
 		{"selector of too much", selecting(many), bad("spec.selector" + most)},
 	})

@@ -12,7 +12,7 @@ func TestServiceCIDR(t *testing.T) {
 	good := func() sc {
 		return defaulted[networkingv1.ServiceCIDR](t, `{metadata: {name: c}, spec: {cidrs: [10.96.0.0/12]}}`)
 	}
-	mutate(t, good, ValidateServiceCIDR, []mutation[sc]{
+	mutate(t, good, validateServiceCIDR, []mutation[sc]{
 		{"one", func(sc) {}, nil},
 		{"one of each family", cidrs("10.96.0.0/12", "fd00::/108"), nil},
 		{"none", cidrs(), bad("spec.cidrs: Required value: at least one CIDR required")},
@@ -21,7 +21,7 @@ func TestServiceCIDR(t *testing.T) {
 		{"no range", cidrs("10.96.0.0"), bad("spec.cidrs[0]: Invalid value")},
 		{"not canonical", cidrs("10.96.0.1/12"), bad("spec.cidrs[0]: Invalid value")},
 	})
-	mutateUpdate(t, good, ValidateServiceCIDRUpdate, []mutation[sc]{
+	mutateUpdate(t, good, validateServiceCIDRUpdate, []mutation[sc]{
 		{"the same", func(sc) {}, nil},
 		{"a second family", cidrs("10.96.0.0/12", "fd00::/108"), nil},
 		{"a second of its family", cidrs("10.96.0.0/12", "10.1.0.0/24"), bad("spec.cidrs: Invalid value")},
@@ -35,7 +35,7 @@ func TestIPAddress(t *testing.T) {
 	good := func() ia {
 		return defaulted[networkingv1.IPAddress](t, `{metadata: {name: 10.96.0.1}, spec: {parentRef: {resource: services, namespace: default, name: kubernetes}}}`)
 	}
-	mutate(t, good, ValidateIPAddress, []mutation[ia]{
+	mutate(t, good, validateIPAddress, []mutation[ia]{
 		{"of a service", func(ia) {}, nil},
 		{"of what has no namespace", func(a ia) { a.Spec.ParentRef.Namespace = "" }, nil},
 		{"of nothing", func(a ia) { a.Spec.ParentRef = nil }, bad(at + ": Required value")},
@@ -44,7 +44,7 @@ func TestIPAddress(t *testing.T) {
 		{"a bad group", func(a ia) { a.Spec.ParentRef.Group = "A/b" }, bad(at + ".group: Invalid value")},
 		{"a bad name", func(a ia) { a.Spec.ParentRef.Name = "a/b" }, bad(at + ".name: Invalid value")},
 	})
-	mutateUpdate(t, good, ValidateIPAddressUpdate, []mutation[ia]{
+	mutateUpdate(t, good, validateIPAddressUpdate, []mutation[ia]{
 		{"another parent", func(a ia) { a.Spec.ParentRef.Name = "other" }, bad(at + ": Invalid value")},
 	})
 }

@@ -18,7 +18,7 @@ func TestVolumes(t *testing.T) {
 		return with(corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "s", Items: i}})
 	}
 	const at = "spec.volumes[0]"
-	mutate(t, goodPod(t), ValidatePod, []mutation[pod]{
+	mutate(t, goodPod(t), validatePod, []mutation[pod]{
 		{
 			"no name", func(p pod) {
 				p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{VolumeSource: p.Spec.Volumes[0].VolumeSource})
@@ -147,7 +147,7 @@ func TestMounts(t *testing.T) {
 		web(p).VolumeMounts = nil
 	}
 	const at = "spec.containers[0].volumeMounts[0]"
-	mutate(t, goodPod(t), ValidatePod, []mutation[pod]{
+	mutate(t, goodPod(t), validatePod, []mutation[pod]{
 		{"unknown volume", mount(corev1.VolumeMount{Name: "nope", MountPath: "/x"}), bad(at + `.name: Not found: "nope"`)},
 		{"nothing", mount(corev1.VolumeMount{}), bad(at+".name: Required value", at+`.name: Not found: ""`, at+".mountPath: Required value")},
 		{

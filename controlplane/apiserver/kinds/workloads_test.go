@@ -8,8 +8,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-
-	"github.com/hawser-project/hawser/controlplane/apiserver/defaults"
 )
 
 const (
@@ -21,7 +19,7 @@ func TestDeployments(t *testing.T) {
 	t.Parallel()
 	type dep = *appsv1.Deployment
 	fresh := func() dep { return defaulted[appsv1.Deployment](t, appSpec) }
-	mutate(t, fresh, ValidateDeployment, []mutation[dep]{
+	mutate(t, fresh, validateDeployment, []mutation[dep]{
 		{"replicas", func(o dep) { o.Spec.Replicas = ptr[int32](-1) }, bad("spec.replicas: Invalid value: -1: must be greater than or equal to 0")},
 		{"no selector", func(o dep) { o.Spec.Selector = nil }, bad("spec.selector: Required value")},
 		{"empty selector", func(o dep) { o.Spec.Selector = &metav1.LabelSelector{} }, bad("spec.selector: Invalid value: {}: empty selector is invalid for Deployment")},
@@ -50,7 +48,7 @@ func TestDeployments(t *testing.T) {
 		{"history", func(o dep) { o.Spec.RevisionHistoryLimit = ptr[int32](-1) }, bad("spec.revisionHistoryLimit: Invalid value: -1")},
 		{"progress", func(o dep) { o.Spec.MinReadySeconds = 600 }, bad("spec.progressDeadlineSeconds: Invalid value: 600: must be greater than minReadySeconds")},
 	})
-	mutateUpdate(t, fresh, ValidateDeploymentUpdate, []mutation[dep]{
+	mutateUpdate(t, fresh, validateDeploymentUpdate, []mutation[dep]{
 		{"scale", func(o dep) { o.Spec.Replicas = ptr[int32](0) }, nil},
 		{
 			"selector", func(o dep) { o.Spec.Selector.MatchLabels["app"], o.Spec.Template.Labels["app"] = "x", "x" },
@@ -62,7 +60,7 @@ func TestDeployments(t *testing.T) {
 		o.Status = appsv1.DeploymentStatus{Replicas: 2, ReadyReplicas: 1, AvailableReplicas: 1, UpdatedReplicas: 2, CollisionCount: ptr[int32](1)}
 		return o
 	}
-	mutateUpdate(t, ran, ValidateDeploymentStatusUpdate, []mutation[dep]{
+	mutateUpdate(t, ran, validateDeploymentStatusUpdate, []mutation[dep]{
 		{"collisions", func(o dep) { o.Status.CollisionCount = ptr[int32](0) }, bad("status.collisionCount: Invalid value: 0: cannot be decremented")},
 		{"terminating", func(o dep) { o.Status.TerminatingReplicas = ptr[int32](-1) }, bad("status.terminatingReplicas: Invalid value: -1")},
 		{"collisions gone", func(o dep) { o.Status.CollisionCount = nil }, bad("status.collisionCount: Invalid value: 0")},
@@ -79,15 +77,15 @@ func TestReplicaSetsAndControllers(t *testing.T) {
 	t.Parallel()
 	type rs = *appsv1.ReplicaSet
 	fresh := func() rs { return defaulted[appsv1.ReplicaSet](t, appSpec) }
-	mutate(t, fresh, ValidateReplicaSet, []mutation[rs]{
+	mutate(t, fresh, validateReplicaSet, []mutation[rs]{
 		{"replicas", func(o rs) { o.Spec.Replicas = ptr[int32](-1) }, bad("spec.replicas: Invalid value")},
 		{"labels", func(o rs) { o.Spec.Template.Labels["app"] = "x" }, bad(unmatched)},
 		{"min ready", func(o rs) { o.Spec.MinReadySeconds = -1 }, bad("spec.minReadySeconds: Invalid value")},
 	})
-	mutateUpdate(t, fresh, ValidateReplicaSetUpdate, []mutation[rs]{
+	mutateUpdate(t, fresh, validateReplicaSetUpdate, []mutation[rs]{
 		{"selector", func(o rs) { o.Spec.Selector.MatchLabels["app"], o.Spec.Template.Labels["app"] = "x", "x" }, bad("spec.selector: Invalid value")},
 	})
-	mutateUpdate(t, fresh, ValidateReplicaSetStatusUpdate, []mutation[rs]{
+	mutateUpdate(t, fresh, validateReplicaSetStatusUpdate, []mutation[rs]{
 		{"terminating", func(o rs) { o.Status.TerminatingReplicas = ptr[int32](-1) }, bad("status.terminatingReplicas: Invalid value: -1")},
 		{"labeled", func(o rs) { o.Status.FullyLabeledReplicas = 1 }, bad("status.fullyLabeledReplicas: Invalid value: 1: cannot be greater than status.replicas")},
 	})
@@ -95,12 +93,12 @@ func TestReplicaSetsAndControllers(t *testing.T) {
 	old := func() rc {
 		return defaulted[corev1.ReplicationController](t, `{metadata: {name: w}, spec: {template: {metadata: {labels: {app: w}}, spec: {containers: [{name: c, image: i}]}}}}`)
 	}
-	mutate(t, old, ValidateReplicationController, []mutation[rc]{
+	mutate(t, old, validateReplicationController, []mutation[rc]{
 		{"no template", func(o rc) { o.Spec.Template = nil }, bad("spec.template: Required value")},
 		{"no selector", func(o rc) { o.Spec.Selector = nil }, bad("spec.selector: Required value")},
 		{"labels", func(o rc) { o.Spec.Selector["app"] = "y"; o.Spec.Template.Labels = map[string]string{"app": "x"} }, bad(unmatched)},
 	})
-	mutateUpdate(t, old, ValidateReplicationControllerStatusUpdate, []mutation[rc]{
+	mutateUpdate(t, old, validateReplicationControllerStatusUpdate, []mutation[rc]{
 		{"ready", func(o rc) { o.Status.ReadyReplicas = 1 }, bad("status.readyReplicas: Invalid value")},
 	})
 }
@@ -110,7 +108,7 @@ func TestDaemonSets(t *testing.T) {
 	type ds = *appsv1.DaemonSet
 	fresh := func() ds { return defaulted[appsv1.DaemonSet](t, appSpec) }
 	at := "spec.updateStrategy"
-	mutate(t, fresh, ValidateDaemonSet, []mutation[ds]{
+	mutate(t, fresh, validateDaemonSet, []mutation[ds]{
 		{"labels", func(o ds) { o.Spec.Template.Labels["app"] = "x" }, bad(unmatched)},
 		{"strategy", func(o ds) { o.Spec.UpdateStrategy.Type = "x" }, bad(at + ".type: Unsupported value")},
 		{"on delete", func(o ds) { o.Spec.UpdateStrategy = appsv1.DaemonSetUpdateStrategy{Type: "OnDelete"} }, nil},
@@ -122,10 +120,10 @@ func TestDaemonSets(t *testing.T) {
 		}, nil},
 		{"history", func(o ds) { o.Spec.RevisionHistoryLimit = ptr[int32](-1) }, bad("spec.revisionHistoryLimit: Invalid value")},
 	})
-	mutateUpdate(t, fresh, ValidateDaemonSetUpdate, []mutation[ds]{
+	mutateUpdate(t, fresh, validateDaemonSetUpdate, []mutation[ds]{
 		{"selector", func(o ds) { o.Spec.Selector.MatchLabels["app"], o.Spec.Template.Labels["app"] = "x", "x" }, bad("spec.selector: Invalid value")},
 	})
-	mutateUpdate(t, fresh, ValidateDaemonSetStatusUpdate, []mutation[ds]{
+	mutateUpdate(t, fresh, validateDaemonSetStatusUpdate, []mutation[ds]{
 		{"negative", func(o ds) { o.Status.NumberReady, o.Status.NumberAvailable = -1, -1 }, bad("status.numberAvailable: Invalid value", "status.numberReady: Invalid value")},
 	})
 }
@@ -141,7 +139,7 @@ func TestStatefulSets(t *testing.T) {
 		return o
 	}
 	at := "spec.updateStrategy"
-	mutate(t, fresh, ValidateStatefulSet, []mutation[sts]{
+	mutate(t, fresh, validateStatefulSet, []mutation[sts]{
 		{"policy", func(o sts) { o.Spec.PodManagementPolicy = "x" }, bad("spec.podManagementPolicy: Unsupported value")},
 		{"strategy", func(o sts) { o.Spec.UpdateStrategy.Type = "" }, bad(at + ".type: Required value")},
 		{"on delete with numbers", func(o sts) { o.Spec.UpdateStrategy.Type = "OnDelete" }, bad(at + ".rollingUpdate: Invalid value")},
@@ -156,7 +154,7 @@ func TestStatefulSets(t *testing.T) {
 		{"service name", func(o sts) { o.Spec.ServiceName = "A" }, bad("spec.serviceName: Invalid value")},
 	})
 	const frozen = "spec: Forbidden: updates to statefulset spec for fields other than 'replicas', 'ordinals', 'template', 'updateStrategy', 'revisionHistoryLimit', 'persistentVolumeClaimRetentionPolicy' and 'minReadySeconds' are forbidden"
-	mutateUpdate(t, fresh, ValidateStatefulSetUpdate, []mutation[sts]{
+	mutateUpdate(t, fresh, validateStatefulSetUpdate, []mutation[sts]{
 		{"what may change", func(o sts) {
 			o.Spec.Replicas, o.Spec.MinReadySeconds, o.Spec.RevisionHistoryLimit = ptr[int32](3), 5, ptr[int32](1)
 			o.Spec.Template.Spec.Containers[0].Image = "j"
@@ -168,18 +166,18 @@ func TestStatefulSets(t *testing.T) {
 		{"claims", func(o sts) { o.Spec.VolumeClaimTemplates = nil }, bad(frozen)},
 		{"selector", func(o sts) { o.Spec.Selector.MatchLabels["app"], o.Spec.Template.Labels["app"] = "x", "x" }, bad(frozen)},
 	})
-	mutateUpdate(t, fresh, ValidateStatefulSetStatusUpdate, []mutation[sts]{
+	mutateUpdate(t, fresh, validateStatefulSetStatusUpdate, []mutation[sts]{
 		{"counts", func(o sts) { o.Status.CurrentReplicas, o.Status.UpdatedReplicas = 1, 1 }, bad("status.currentReplicas: Invalid value", "status.updatedReplicas: Invalid value")},
 	})
 	type rev = *appsv1.ControllerRevision
 	revision := func() rev {
 		return &appsv1.ControllerRevision{Data: runtime.RawExtension{Raw: []byte("{}")}, Revision: 1}
 	}
-	mutate(t, revision, ValidateControllerRevision, []mutation[rev]{
+	mutate(t, revision, validateControllerRevision, []mutation[rev]{
 		{"no data", func(o rev) { o.Data.Raw = nil }, bad("data: Required value: data is mandatory")},
 		{"revision", func(o rev) { o.Revision = -1 }, bad("revision: Invalid value: -1")},
 	})
-	mutateUpdate(t, revision, ValidateControllerRevisionUpdate, []mutation[rev]{
+	mutateUpdate(t, revision, validateControllerRevisionUpdate, []mutation[rev]{
 		{"number", func(o rev) { o.Revision = 2 }, nil},
 		{"data", func(o rev) { o.Data.Raw = []byte("{ }") }, bad("data: Invalid value")},
 	})
@@ -190,7 +188,7 @@ func TestJobs(t *testing.T) {
 	type job = *batchv1.Job
 	fresh := func() job {
 		o := defaulted[batchv1.Job](t, `{metadata: {name: j, uid: u-1}, spec: {template: {spec: {restartPolicy: Never, containers: [{name: c, image: i}]}}}}`)
-		defaults.JobSelector(o)
+		selectJob(o)
 		return o
 	}
 	indexed := func(o job) { o.Spec.CompletionMode = ptr(batchv1.IndexedCompletion) }
@@ -204,7 +202,7 @@ func TestJobs(t *testing.T) {
 		return &batchv1.PodFailurePolicyOnExitCodesRequirement{Operator: op, Values: v}
 	}
 	const pfp = "spec.podFailurePolicy.rules[0]"
-	mutate(t, fresh, ValidateJob, []mutation[job]{
+	mutate(t, fresh, validateJob, []mutation[job]{
 		{"parallelism", func(o job) { o.Spec.Parallelism = ptr[int32](-1) }, bad("spec.parallelism: Invalid value: -1: must be greater than or equal to 0")},
 		{"numbers", func(o job) {
 			o.Spec.Completions, o.Spec.ActiveDeadlineSeconds, o.Spec.BackoffLimit, o.Spec.TTLSecondsAfterFinished = ptr[int32](-1), ptr[int64](-1), ptr[int32](-1), ptr[int32](-1)
@@ -276,7 +274,7 @@ func TestJobs(t *testing.T) {
 			o.Spec.SuccessPolicy = &batchv1.SuccessPolicy{Rules: []batchv1.SuccessPolicyRule{{}, {SucceededCount: ptr[int32](2)}}}
 		}, bad("spec.successPolicy.rules[0]: Required value", "spec.successPolicy.rules[1].succeededCount: Invalid value: 2: must be between 1 and 1")},
 	})
-	mutateUpdate(t, fresh, ValidateJobUpdate, []mutation[job]{
+	mutateUpdate(t, fresh, validateJobUpdate, []mutation[job]{
 		{"parallel", func(o job) { o.Spec.Parallelism = ptr[int32](5) }, nil},
 		{"suspend", func(o job) { o.Spec.Suspend = ptr(true) }, nil},
 		{"completions", func(o job) { o.Spec.Completions = ptr[int32](2) }, bad("spec.completions: Invalid value: 2: field is immutable")},
@@ -291,7 +289,7 @@ func TestJobs(t *testing.T) {
 		o.Spec.Suspend = ptr(true)
 		return o
 	}
-	mutateUpdate(t, suspended, ValidateJobUpdate, []mutation[job]{
+	mutateUpdate(t, suspended, validateJobUpdate, []mutation[job]{
 		{"placement of a suspended job", func(o job) {
 			o.Spec.Template.Spec.NodeSelector = map[string]string{"a": "b"}
 			o.Spec.Template.Labels["x"] = "y"
@@ -305,7 +303,7 @@ func TestJobs(t *testing.T) {
 		o.Status.Conditions = []batchv1.JobCondition{{Type: batchv1.JobComplete, Status: "True"}}
 		return o
 	}
-	mutateUpdate(t, completed, ValidateJobStatusUpdate, []mutation[job]{
+	mutateUpdate(t, completed, validateJobStatusUpdate, []mutation[job]{
 		{"negative", func(o job) { o.Status.Active, o.Status.Ready = -1, ptr[int32](-1) }, bad("status.active: Invalid value", "status.ready: Invalid value")},
 		{"not complete after all", func(o job) { o.Status.Conditions = nil }, bad("status.conditions: Invalid value: cannot disable the terminal condition Complete=True")},
 		{
@@ -324,7 +322,7 @@ func TestCronJobs(t *testing.T) {
 		return defaulted[batchv1.CronJob](t, `{metadata: {name: c}, spec: {schedule: "*/5 * * * *", timeZone: Europe/Berlin,
 			jobTemplate: {spec: {template: {spec: {restartPolicy: OnFailure, containers: [{name: c, image: i}]}}}}}}`)
 	}
-	mutate(t, fresh, ValidateCronJob, []mutation[cron]{
+	mutate(t, fresh, validateCronJob, []mutation[cron]{
 		{"longest name", func(c cron) { c.Name = long(52) }, nil},
 		{"name too long", func(c cron) { c.Name = long(53) }, bad("metadata.name: Invalid value: \"" + long(53) + "\": must be no more than 52 characters")},
 		{"no schedule", func(c cron) { c.Spec.Schedule = "" }, bad("spec.schedule: Required value")},
@@ -345,7 +343,7 @@ func TestCronJobs(t *testing.T) {
 		c.Spec.Schedule = "CRON_TZ=UTC 0 0 * * *"
 		return c
 	}
-	mutateUpdate(t, zoned, ValidateCronJobUpdate, []mutation[cron]{
+	mutateUpdate(t, zoned, validateCronJobUpdate, []mutation[cron]{
 		{"zone stays", func(c cron) { c.Spec.Suspend = ptr(true) }, nil},
 		{"bad after all", func(c cron) { c.Spec.Schedule = "TZ=UTC x" }, bad("spec.schedule: Invalid value")},
 	})

@@ -16,7 +16,7 @@ import (
 	"k8s.io/apiserver/pkg/registry/rest"
 	metricsv1beta1 "k8s.io/metrics/pkg/apis/metrics/v1beta1"
 
-	"github.com/hawser-project/hawser/controlplane/apiserver/printers"
+	"github.com/hawser-project/hawser/controlplane/apiserver/kinds"
 )
 
 // reader is what the two have to be.
@@ -43,7 +43,7 @@ func (*nodeREST) Kind() string            { return "NodeMetrics" }
 func (*nodeREST) GetSingularName() string { return "" }
 
 func (*nodeREST) ConvertToTable(ctx context.Context, obj, options runtime.Object) (*metav1.Table, error) {
-	return printers.For(metricsv1beta1.Resource("nodes")).ConvertToTable(ctx, obj, options)
+	return kinds.UsageTable(metricsv1beta1.Resource("nodes")).ConvertToTable(ctx, obj, options)
 }
 
 // List returns the nodes that are selected and can be asked.
@@ -97,7 +97,7 @@ func (*podREST) Kind() string            { return "PodMetrics" }
 func (*podREST) GetSingularName() string { return "" }
 
 func (*podREST) ConvertToTable(ctx context.Context, obj, options runtime.Object) (*metav1.Table, error) {
-	return printers.For(metricsv1beta1.Resource("pods")).ConvertToTable(ctx, obj, options)
+	return kinds.UsageTable(metricsv1beta1.Resource("pods")).ConvertToTable(ctx, obj, options)
 }
 
 // List returns the pods that are selected, run, and have nodes that can be asked.

@@ -1,0 +1,150 @@
+// The kind StatefulSet.
+
+package kinds
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apiserver/pkg/registry/rest"
+)
+
+func statefulSets() Kind {
+	return of[appsv1.StatefulSet, appsv1.StatefulSetList](appsv1.SchemeGroupVersion, "StatefulSet", "statefulsets", "statefulset", Kind{
+		short: []string{"sts"}, inAll: true, status: true, generation: true,
+		rules:    Rules{create(validateStatefulSet), update(validateStatefulSetUpdate), update(validateStatefulSetStatusUpdate)},
+		defaults: defaulting(defaultStatefulSet),
+		table:    statefulSetTable,
+		scale:    statefulSetScale,
+	})
+}
+
+func defaultStatefulSet(o *appsv1.StatefulSet) {
+	s := &o.Spec
+	defaultPodTemplateSpec(&s.Template)
+	set(&s.PodManagementPolicy, appsv1.OrderedReadyPodManagement)
+	set(&s.UpdateStrategy.Type, appsv1.RollingUpdateStatefulSetStrategyType)
+	if s.UpdateStrategy.Type == appsv1.RollingUpdateStatefulSetStrategyType {
+		setPtr(&s.UpdateStrategy.RollingUpdate, appsv1.RollingUpdateStatefulSetStrategy{})
+		setPtr(&s.UpdateStrategy.RollingUpdate.Partition, 0)
+	}
+	setPtr(&s.PersistentVolumeClaimRetentionPolicy, appsv1.StatefulSetPersistentVolumeClaimRetentionPolicy{})
+	set(&s.PersistentVolumeClaimRetentionPolicy.WhenDeleted, appsv1.RetainPersistentVolumeClaimRetentionPolicyType)
+	set(&s.PersistentVolumeClaimRetentionPolicy.WhenScaled, appsv1.RetainPersistentVolumeClaimRetentionPolicyType)
+	setPtr(&s.Replicas, 1)
+	setPtr(&s.RevisionHistoryLimit, revisionHistoryLimit)
+	for i := range s.VolumeClaimTemplates {
+		c := &s.VolumeClaimTemplates[i]
+		defaultPersistentVolumeClaim(c)
+		set(&c.APIVersion, "v1")
+		set(&c.Kind, "PersistentVolumeClaim")
+	}
+}
+
+// validateStatefulSet checks a stateful set.
+func validateStatefulSet(o *appsv1.StatefulSet) field.ErrorList {
+	p, s := field.NewPath("spec"), &o.Spec
+	errs := oneOf(s.PodManagementPolicy, p.Child("podManagementPolicy"), appsv1.OrderedReadyPodManagement, appsv1.ParallelPodManagement)
+	errs = append(errs, statefulSetStrategy(&s.UpdateStrategy, p.Child("updateStrategy"))...)
+	if r := s.PersistentVolumeClaimRetentionPolicy; r != nil {
+		at := p.Child("persistentVolumeClaimRetentionPolicy")
+		allowed := []appsv1.PersistentVolumeClaimRetentionPolicyType{
+			appsv1.DeletePersistentVolumeClaimRetentionPolicyType, appsv1.RetainPersistentVolumeClaimRetentionPolicyType,
+		}
+		errs = append(errs, oneOf(r.WhenDeleted, at.Child("whenDeleted"), allowed...)...)
+		errs = append(errs, oneOf(r.WhenScaled, at.Child("whenScaled"), allowed...)...)
+	}
+	errs = append(errs, optionalNonNegative(s.Replicas, p.Child("replicas"))...)
+	errs = append(errs, nonNegative(s.MinReadySeconds, p.Child("minReadySeconds"))...)
+	errs = append(errs, optionalNonNegative(s.RevisionHistoryLimit, p.Child("revisionHistoryLimit"))...)
+	if s.Ordinals != nil {
+		errs = append(errs, nonNegative(s.Ordinals.Start, p.Child("ordinals", "start"))...)
+	}
+	if s.ServiceName != "" {
+		errs = append(errs, dnsSubdomain(s.ServiceName, p.Child("serviceName"))...)
+	}
+	for i := range s.VolumeClaimTemplates {
+		c, at := &s.VolumeClaimTemplates[i], p.Child("volumeClaimTemplates").Index(i)
+		errs = append(errs, dnsSubdomain(c.Name, at.Child("metadata", "name"))...)
+	}
+	// The spec of the template is left to the pods, as in Kubernetes: its
+	// containers mount claims that are volumes only once a pod is made.
+	return append(errs, selectorAndTemplate(s.Selector, &s.Template, "StatefulSet", metaOnly, p)...)
+}
+
+func statefulSetStrategy(s *appsv1.StatefulSetUpdateStrategy, p *field.Path) field.ErrorList {
+	at := p.Child("rollingUpdate")
+	switch s.Type {
+	case appsv1.OnDeleteStatefulSetStrategyType, appsv1.RecreateStatefulSetStrategyType:
+		if s.RollingUpdate != nil {
+			return field.ErrorList{field.Invalid(at, s.RollingUpdate, "only allowed for updateStrategy '"+string(appsv1.RollingUpdateStatefulSetStrategyType)+"'")}
+		}
+		return nil
+	case appsv1.RollingUpdateStatefulSetStrategyType:
+		if s.RollingUpdate == nil {
+			return nil
+		}
+		errs := optionalNonNegative(s.RollingUpdate.Partition, at.Child("partition"))
+		if m := s.RollingUpdate.MaxUnavailable; m != nil {
+			errs = append(errs, intOrPercent(*m, at.Child("maxUnavailable"))...)
+			errs = append(errs, notMoreThan100Percent(*m, at.Child("maxUnavailable"))...)
+			if isZero(*m) {
+				errs = append(errs, field.Invalid(at.Child("maxUnavailable"), *m, "cannot be 0"))
+			}
+		}
+		return errs
+	default:
+		return oneOf(s.Type, p.Child("type"), appsv1.RollingUpdateStatefulSetStrategyType, appsv1.OnDeleteStatefulSetStrategyType)
+	}
+}
+
+// validateStatefulSetUpdate checks a change of a stateful set: what its pods
+// and claims are found by stays.
+func validateStatefulSetUpdate(o, old *appsv1.StatefulSet) field.ErrorList {
+	errs := validateStatefulSet(o)
+	back := o.Spec.DeepCopy()
+	back.Replicas = old.Spec.Replicas
+	back.Ordinals = old.Spec.Ordinals
+	back.Template = old.Spec.Template
+	back.UpdateStrategy = old.Spec.UpdateStrategy
+	back.MinReadySeconds = old.Spec.MinReadySeconds
+	back.RevisionHistoryLimit = old.Spec.RevisionHistoryLimit
+	back.PersistentVolumeClaimRetentionPolicy = old.Spec.PersistentVolumeClaimRetentionPolicy
+	if !equal(*back, old.Spec) {
+		errs = append(errs, field.Forbidden(field.NewPath("spec"), "updates to statefulset spec for fields other than 'replicas', 'ordinals', 'template', "+
+			"'updateStrategy', 'revisionHistoryLimit', 'persistentVolumeClaimRetentionPolicy' and 'minReadySeconds' are forbidden"))
+	}
+	return errs
+}
+
+// validateStatefulSetStatusUpdate checks a stateful set's status.
+func validateStatefulSetStatusUpdate(o, old *appsv1.StatefulSet) field.ErrorList {
+	p, s := field.NewPath("status"), &o.Status
+	errs := replicaCounts(s.Replicas, 0, s.ReadyReplicas, s.AvailableReplicas, s.ObservedGeneration, p)
+	errs = append(errs, nonNegative(s.CurrentReplicas, p.Child("currentReplicas"))...)
+	errs = append(errs, nonNegative(s.UpdatedReplicas, p.Child("updatedReplicas"))...)
+	errs = append(errs, atMost(s.CurrentReplicas, s.Replicas, p.Child("currentReplicas"), overReplicas)...)
+	errs = append(errs, atMost(s.UpdatedReplicas, s.Replicas, p.Child("updatedReplicas"), overReplicas)...)
+	return append(errs, collisions(s.CollisionCount, old.Status.CollisionCount, p.Child("collisionCount"))...)
+}
+
+func statefulSetTable(gr schema.GroupResource) rest.TableConvertor {
+	return newTable(gr, slices.Concat(columns{
+		nameColumn(),
+		text("Ready", "Number of the pod with ready state"),
+		ageColumn(),
+	}, templateColumns()), func(o *appsv1.StatefulSet, now time.Time) []any {
+		names, images := templateCells(o.Spec.Template.Spec.Containers)
+		return []any{o.Name, fmt.Sprintf("%d/%d", o.Status.ReadyReplicas, derefOr(o.Spec.Replicas, 1)), age(o.CreationTimestamp, now), names, images}
+	})
+}
+
+func statefulSetScale(obj runtime.Object) scaleParts {
+	s := obj.(*appsv1.StatefulSet)
+	return scaleParts{&s.Spec.Replicas, s.Status.Replicas, s.Spec.Selector}
+}
