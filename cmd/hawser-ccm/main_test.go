@@ -142,6 +142,29 @@ func TestTakeover(t *testing.T) {
 	}
 }
 
+// TestNames: the program is hawser-ccm, works by a link of the name that Kubernetes' own has, and
+// stands for election and serves where that does.
+func TestNames(t *testing.T) {
+	link := filepath.Join(t.TempDir(), "cloud-controller-manager")
+	if err := os.Symlink(os.Args[0], link); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), link, "--help")
+	cmd.Env = append(os.Environ(), runEnv+"=1")
+	said, err := cmd.CombinedOutput()
+	if err != nil || !strings.Contains(string(said), "\n  hawser-ccm [flags]\n") {
+		t.Errorf("%v\n%s", err, said)
+	}
+	command := newRoot(t)()
+	for flag, want := range map[string]string{
+		"leader-elect-resource-name": "cloud-controller-manager", "leader-elect-resource-namespace": "kube-system", "secure-port": "10258",
+	} {
+		if got := command.Flag(flag).DefValue; got != want {
+			t.Errorf("--%s is %q, want %q", flag, got, want)
+		}
+	}
+}
+
 // TestAnotherProvider: one that was made for Kubernetes' own cloud-controller-manager links
 // in as it is.
 func TestAnotherProvider(t *testing.T) {
