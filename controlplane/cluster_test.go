@@ -22,6 +22,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hawser-project/hawser/controlplane/csr"
+
 	"github.com/prometheus/client_golang/prometheus"
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -140,8 +142,10 @@ func (c *cluster) manage(identity string) (stop func()) {
 	c.t.Helper()
 	controllers, err := New(Config{
 		Client: c.as(c.keys, pki.ControllerManager), SchedulerClient: c.as(c.keys, pki.Scheduler),
-		SigningCertFile: c.keys.Path(pki.ClientCA, false), SigningKeyFile: c.keys.Path(pki.ClientCA, true),
-		ServingSigningCertFile: c.keys.Path(pki.KubeletCA, false), ServingSigningKeyFile: c.keys.Path(pki.KubeletCA, true),
+		Signer: csr.SignerConfig{
+			CertFile: c.keys.Path(pki.ClientCA, false), KeyFile: c.keys.Path(pki.ClientCA, true),
+			ServingCertFile: c.keys.Path(pki.KubeletCA, false), ServingKeyFile: c.keys.Path(pki.KubeletCA, true),
+		},
 		SchedulerMinBackoff: 100 * time.Millisecond, CollectGarbage: true,
 		Leader: &leader.Config{Identity: identity}, Metrics: prometheus.NewRegistry(),
 	})

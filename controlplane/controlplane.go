@@ -1,9 +1,10 @@
 // Package controlplane runs the controllers: the loops that make the cluster
 // what its objects say it should be.
 //
-// Each controller is a package of its own below this one and knows no other.
-// Here they are made from one table, given what they share (clients, informers,
-// an event recorder) and run side by side. One that fails, by an error or by a
+// Each controller is a package of its own below this one and knows no other. It is made
+// by New(loop.Deps, Config), and what can be set of it by flags is added by its Config's
+// AddFlags. Here they are made from one table, given what they share (clients, informers,
+// an event recorder, metrics, a log) and run side by side. One that fails, by an error or by a
 // panic, is started again by itself after a pause, while the others go on; it
 // begins from what the API server holds, so nothing is lost with it. Each waits for
 // the kinds that it watches, and for no others: one that cannot be listed, for want
@@ -34,6 +35,7 @@ import (
 
 	"github.com/hawser-project/hawser/auth"
 	"github.com/hawser-project/hawser/controlplane/cronjob"
+	"github.com/hawser-project/hawser/controlplane/csr"
 	"github.com/hawser-project/hawser/controlplane/daemonset"
 	"github.com/hawser-project/hawser/controlplane/deployment"
 	"github.com/hawser-project/hawser/controlplane/endpointslice"
@@ -64,8 +66,8 @@ const (
 	DefaultReadyBound = 30 * time.Second
 )
 
-// Config configures a ControlPlane. Client, SigningCertFile and SigningKeyFile
-// are required; the latter two only if the signer is enabled.
+// Config configures a ControlPlane. Client is required, and the files of Signer if the signer
+// is enabled.
 type Config struct {
 	// Client is how the controllers reach the API server, as
 	// system:kube-controller-manager. SchedulerClient is the scheduler's, as
@@ -76,14 +78,10 @@ type Config struct {
 	// to leave one out. Nil means all.
 	Enabled []string
 
-	// SigningCertFile and SigningKeyFile are the authority that signs
-	// certificates, and SigningDuration the longest that they last; zero means
-	// csr.DefaultDuration. ServingSigningCertFile and ServingSigningKeyFile are that
-	// of kubelets' serving certificates; none means the same.
-	SigningCertFile, SigningKeyFile               string
-	ServingSigningCertFile, ServingSigningKeyFile string
-	SigningDuration                               time.Duration
-	// Files reads them, whenever they have changed. Nil means one of its own.
+	// Signer is the authority that signs certificates, and how long they last. Files and
+	// Server are filled in.
+	Signer csr.SignerConfig
+	// Files reads those of authorities, whenever they have changed. Nil means one of its own.
 	Files *auth.Files
 	// ServerNames are those of the API server, which no node gets; nil means those
 	// that every server has.
@@ -100,18 +98,15 @@ type Config struct {
 	// Tunnel is what this process knows of the nodes' tunnels; nil means that it
 	// has none.
 	Tunnel *Tunnel
-	// LoadBalancer is where this process listens for Services; Events and Log are filled
-	// in. Nil means nowhere.
+	// LoadBalancer is where this process listens for Services. Nil means nowhere.
 	LoadBalancer *loadbalancer.Config
-	// PodGC is the pod garbage collector's, and IPAM the allocator's of pod CIDRs;
-	// Events, Metrics and Log are filled in.
+	// PodGC is the pod garbage collector's, and IPAM the allocator's of pod CIDRs.
 	PodGC podgc.Config
 	IPAM  nodeipam.Config
 	// CollectGarbage says whether objects go with their owners. The API server
 	// must have been told the same.
 	CollectGarbage bool
-	// Garbage, Deployment, ReplicaSet, DaemonSet, StatefulSet, Job, CronJob, EndpointSlice, Endpoints, Mirror, FinishedJob and Quota are the configurations of these
-	// controllers, without Events, Metrics and Log.
+	// The following are the configurations of the controllers of these names.
 	Garbage       garbage.Config
 	Deployment    deployment.Config
 	ReplicaSet    replicaset.Config

@@ -26,6 +26,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/hawser-project/hawser/controlplane/csr"
+
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"go.uber.org/goleak"
@@ -283,7 +285,7 @@ func TestRun(t *testing.T) {
 	srv := httptest.NewServer(api)
 	defer srv.Close()
 	cert, key := authority(t)
-	p, err := New(Config{Client: &rest.Config{Host: srv.URL}, SigningCertFile: cert, SigningKeyFile: key})
+	p, err := New(Config{Client: &rest.Config{Host: srv.URL}, Signer: csr.SignerConfig{CertFile: cert, KeyFile: key}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -311,7 +313,7 @@ func TestRun(t *testing.T) {
 
 // TestRunNeedsTheAuthority: what cannot be made is said at once and by name.
 func TestRunNeedsTheAuthority(t *testing.T) {
-	p, err := New(Config{Client: &rest.Config{Host: "http://127.0.0.1:1"}, SigningCertFile: "/nowhere/ca.crt", SigningKeyFile: "/nowhere/ca.key"})
+	p, err := New(Config{Client: &rest.Config{Host: "http://127.0.0.1:1"}, Signer: csr.SignerConfig{CertFile: "/nowhere/ca.crt", KeyFile: "/nowhere/ca.key"}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,6 +12,10 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/hawser-project/hawser/controlplane/csr"
+
+	"github.com/hawser-project/hawser/controlplane/loop"
+
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	certificatesv1 "k8s.io/api/certificates/v1"
@@ -27,19 +31,19 @@ func TestEveryKindIsNoted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlant(t, "", "")
 		cert, key := authority(t)
-		plane, err := New(Config{Client: &rest.Config{}, SigningCertFile: cert, SigningKeyFile: key, CollectGarbage: true})
+		plane, err := New(Config{Client: &rest.Config{}, Signer: csr.SignerConfig{CertFile: cert, KeyFile: key}, CollectGarbage: true})
 		if err != nil {
 			t.Fatal(err)
 		}
 		plane.cfg.IPAM.Allocate, plane.cfg.Client.CAData = false, []byte("x")
 		f := informers.NewSharedInformerFactory(p.client, 0)
-		s := &shared{cfg: plane.cfg, log: plane.log, client: p.client, metrics: &scope{}, events: record.NewBroadcaster(), freezes: record.NewBroadcaster()}
+		s := &shared{cfg: plane.cfg, deps: loop.Deps{Client: p.client, Metrics: &scope{}, Log: plane.log}, events: record.NewBroadcaster(), freezes: record.NewBroadcaster()}
 		defer s.events.Shutdown()
 		defer s.freezes.Shutdown()
 		noted := map[string]bool{}
 		for _, e := range plane.entries {
 			its, k := *s, newKinds(f)
-			its.informers = k
+			its.deps.Informers = k
 			c, err := e.make(&its)
 			if err != nil {
 				t.Fatal(err)

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hawser-project/hawser/controlplane/loop"
+
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -28,19 +30,23 @@ func (c *cluster) nodeControllers() {
 	c.resign()
 	client := c.client(c.as(c.keys, pki.ControllerManager))
 	f := newInformers(client)
-	evict, err := tainteviction.New(client, f, tainteviction.Config{})
+	d := loop.Deps{Client: client, Informers: f}
+	evict, err := tainteviction.New(d, tainteviction.Config{})
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	collect, err := podgc.New(client, f, podgc.Config{Period: 100 * time.Millisecond, Quarantine: time.Second})
+	collect, err := podgc.New(d, podgc.Config{Period: 100 * time.Millisecond, Quarantine: time.Second})
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	ipam, err := nodeipam.New(client, f, nodeipam.Config{Allocate: true, ClusterCIDR: "10.244.0.0/16,fd00:10::/56", ServiceCIDR: "10.96.0.0/12"})
+	ipam, err := nodeipam.New(d, nodeipam.Config{Allocate: true, ClusterCIDR: "10.244.0.0/16,fd00:10::/56", ServiceCIDR: "10.96.0.0/12"})
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	accounts := serviceaccount.New(client, f, nil)
+	accounts, err := serviceaccount.New(d, serviceaccount.Config{})
+	if err != nil {
+		c.t.Fatal(err)
+	}
 	f.Start(c.t.Context().Done())
 	c.t.Cleanup(f.Shutdown)
 	f.WaitForCacheSync(c.t.Context().Done())

@@ -16,6 +16,10 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/hawser-project/hawser/controlplane/csr"
+
+	"github.com/hawser-project/hawser/controlplane/loop"
+
 	"github.com/prometheus/client_golang/prometheus"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -310,7 +314,7 @@ func (p *plant) start() *life {
 	p.t.Helper()
 	reg := prometheus.NewRegistry()
 	cfg := Config{
-		Client: &rest.Config{}, SigningCertFile: p.cert, SigningKeyFile: p.key, Metrics: reg,
+		Client: &rest.Config{}, Signer: csr.SignerConfig{CertFile: p.cert, KeyFile: p.key}, Metrics: reg,
 		Log: slog.New(slog.NewTextHandler(&p.log, nil)),
 		Tunnel: &Tunnel{
 			Source: &hub{plant: p, started: time.Now(), sessions: map[string]*evidence.Session{}}, Started: time.Now(),
@@ -327,9 +331,10 @@ func (p *plant) start() *life {
 	p.must(err)
 	l := &life{ControlPlane: plane, registry: reg, started: make(chan struct{})}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(p.t.Context()))
+	m := &scope{r: reg}
 	s := &shared{
-		cfg: plane.cfg, log: plane.log, client: p.client, metrics: &scope{r: reg},
-		informers: informers.NewSharedInformerFactory(p.client, 0), events: broadcast(ctx, p.client), freezes: broadcast(ctx, p.client),
+		cfg: plane.cfg, deps: loop.Deps{Client: p.client, Informers: informers.NewSharedInformerFactory(p.client, 0), Metrics: m, Log: plane.log},
+		events: broadcast(ctx, p.client), freezes: broadcast(ctx, p.client), metrics: m,
 	}
 	done := make(chan error, 1)
 	go func() { done <- plane.serve(ctx, s, plane.entries, func() { close(l.started) }) }()

@@ -10,6 +10,10 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/hawser-project/hawser/controlplane/csr"
+
+	"github.com/hawser-project/hawser/controlplane/loop"
+
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -209,19 +213,19 @@ func TestRolesOfControllers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlant(t, "", "")
 		cert, key := authority(t)
-		plane, err := New(Config{Client: &rest.Config{}, SigningCertFile: cert, SigningKeyFile: key, CollectGarbage: true})
+		plane, err := New(Config{Client: &rest.Config{}, Signer: csr.SignerConfig{CertFile: cert, KeyFile: key}, CollectGarbage: true})
 		if err != nil {
 			t.Fatal(err)
 		}
 		plane.cfg.Client.CAData = []byte("x")
 		plane.cfg.IPAM.Allocate, plane.cfg.IPAM.ClusterCIDR = true, "10.244.0.0/16"
-		s := &shared{cfg: plane.cfg, log: plane.log, client: p.client, metrics: &scope{}, events: record.NewBroadcaster(), freezes: record.NewBroadcaster()}
+		s := &shared{cfg: plane.cfg, deps: loop.Deps{Client: p.client, Metrics: &scope{}, Log: plane.log}, events: record.NewBroadcaster(), freezes: record.NewBroadcaster()}
 		defer s.events.Shutdown()
 		defer s.freezes.Shutdown()
 		f := informers.NewSharedInformerFactory(p.client, 0)
 		for _, e := range plane.entries {
 			its, k := *s, newKinds(f)
-			its.informers = k
+			its.deps.Informers = k
 			if _, err := e.make(&its); err != nil {
 				t.Fatal(e.name, err)
 			}

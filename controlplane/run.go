@@ -120,9 +120,9 @@ func (p *ControlPlane) serve(ctx context.Context, s *shared, entries []entry, st
 		}
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	defer s.informers.Shutdown() // waits for the informers, which end with ctx
+	defer s.deps.Informers.Shutdown() // waits for the informers, which end with ctx
 	defer cancel()
-	s.informers.Start(ctx.Done())
+	s.deps.Informers.Start(ctx.Done())
 	p.runAll(ctx, ms, started)
 	return nil
 }

@@ -3,9 +3,9 @@ package controlplane
 // What controllers share: clients, informers, a recorder of events, metrics.
 
 import (
+	"cmp"
 	"context"
 	"fmt"
-	"log/slog"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/dynamic"
@@ -18,33 +18,31 @@ import (
 	"k8s.io/client-go/tools/record"
 	"k8s.io/client-go/util/flowcontrol"
 
+	"github.com/hawser-project/hawser/controlplane/loop"
 	"github.com/hawser-project/hawser/controlplane/tainteviction"
 )
 
-// shared is what controllers are made from.
+// shared is what controllers are made from. Its deps have no recorder of events.
 type shared struct {
-	cfg       Config
-	log       *slog.Logger
-	client    kubernetes.Interface
-	objects   metadata.Interface
-	custom    dynamic.Interface // may be nil
-	informers informers.SharedInformerFactory
-	events    record.EventBroadcaster
-	freezes   record.EventBroadcaster // of nodes whose evictions are frozen, beside the many events of their pods
-	metrics   *scope
+	cfg     Config
+	deps    loop.Deps
+	events  record.EventBroadcaster
+	freezes record.EventBroadcaster // of nodes whose evictions are frozen, beside the many events of their pods
+	metrics *scope                  // the same as deps.Metrics
 	// own has the clients of a controller made for it; nil means that all have the same.
-	own func(s *shared, e *entry) error
+	own func(d *loop.Deps, e *entry) error
 }
 
-// of returns what the controller of e is made from: s, with clients of its own, by whose
-// user agent the audit log tells who wrote. Its kinds are what it watches.
+// of returns what the controller of e is made from: s, with a recorder and clients of its own,
+// by whose user agent the audit log tells who wrote. Its kinds are what it watches.
 func (s *shared) of(e *entry) (*shared, *kinds, error) {
-	its, k := *s, newKinds(s.informers)
-	its.informers = k
+	its, k := *s, newKinds(s.deps.Informers)
+	its.deps.Informers = k
+	its.deps.Events = recorder(s.events, cmp.Or(e.source, e.name))
 	if s.own == nil {
 		return &its, k, nil
 	}
-	err := s.own(&its, e)
+	err := s.own(&its.deps, e)
 	return &its, k, err
 }
 
@@ -58,21 +56,22 @@ func (p *ControlPlane) share(ctx context.Context) (*shared, error) {
 	if err != nil {
 		return nil, err
 	}
+	m := &scope{r: p.cfg.Metrics}
 	return &shared{
-		cfg: p.cfg, log: p.log, client: client, metrics: &scope{r: p.cfg.Metrics},
-		informers: newInformers(client), events: broadcast(ctx, events), freezes: broadcast(ctx, events),
-		own: func(s *shared, e *entry) (err error) {
+		cfg: p.cfg, deps: loop.Deps{Client: client, Informers: newInformers(client), Metrics: m, Log: p.log},
+		events: broadcast(ctx, events), freezes: broadcast(ctx, events), metrics: m,
+		own: func(d *loop.Deps, e *entry) (err error) {
 			c := manager
 			if e.schedules {
 				c = scheduler
 			}
-			if s.client, err = clientFor(c, e.name); err != nil {
+			if d.Client, err = clientFor(c, e.name); err != nil {
 				return err
 			}
-			if s.objects, err = metadata.NewForConfig(named(c, e.name)); err != nil {
+			if d.Objects, err = metadata.NewForConfig(named(c, e.name)); err != nil {
 				return err
 			}
-			s.custom, err = dynamic.NewForConfig(named(c, e.name))
+			d.Custom, err = dynamic.NewForConfig(named(c, e.name))
 			return err
 		},
 	}, nil
@@ -102,11 +101,6 @@ func clientFor(c *rest.Config, name string) (kubernetes.Interface, error) {
 
 func named(c *rest.Config, name string) *rest.Config {
 	return rest.AddUserAgent(rest.CopyConfig(c), name)
-}
-
-// recorder returns a recorder of events that come from component.
-func (s *shared) recorder(component string) record.EventRecorder {
-	return recorder(s.events, component)
 }
 
 func recorder(events record.EventBroadcaster, component string) record.EventRecorder {

@@ -9,6 +9,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/hawser-project/hawser/controlplane/loop"
+
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -29,7 +31,7 @@ func TestNewLeaderKeepsTolerationTime(t *testing.T) {
 		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p"}, Spec: corev1.PodSpec{NodeName: "n", Tolerations: seconds(3600)}}
 		client := fake.NewSimpleClientset(n, p)
 		f := newInformers(client)
-		c, err := tainteviction.New(client, f, tainteviction.Config{})
+		c, err := tainteviction.New(loop.Deps{Client: client, Informers: f}, tainteviction.Config{})
 		if err != nil {
 			t.Fatal(err)
 		}

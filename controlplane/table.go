@@ -35,6 +35,7 @@ import (
 // gave it before; it is understood as well.
 type entry struct {
 	name, alias string
+	source      string                            // of its events, if not name
 	make        func(*shared) (Controller, error) // may return nil if there is nothing for it to do
 	everywhere  bool                              // whether it runs in every process, and not just in the leader's
 	schedules   bool                              // whether it calls the API by Config.SchedulerClient
@@ -47,77 +48,66 @@ func table() []entry {
 func forAccess() []entry {
 	return []entry{
 		{name: "certificatesigningrequest-approving-controller", alias: "csrapproving", make: func(s *shared) (Controller, error) {
-			return csr.NewApprover(s.client, s.informers, s.cfg.ServerNames, s.log), nil
+			return csr.NewApprover(s.deps, csr.ApproverConfig{Server: s.cfg.ServerNames})
 		}},
 		{name: "certificatesigningrequest-signing-controller", alias: "csrsigning", make: func(s *shared) (Controller, error) {
-			return csr.NewSigner(s.client, s.informers, csr.SignerConfig{
-				CertFile: s.cfg.SigningCertFile, KeyFile: s.cfg.SigningKeyFile,
-				ServingCertFile: s.cfg.ServingSigningCertFile, ServingKeyFile: s.cfg.ServingSigningKeyFile,
-				Files: s.cfg.Files, Server: s.cfg.ServerNames, Duration: s.cfg.SigningDuration, Log: s.log,
-			})
+			c := s.cfg.Signer
+			c.Files, c.Server = s.cfg.Files, s.cfg.ServerNames
+			return csr.NewSigner(s.deps, c)
 		}},
 		{name: "certificatesigningrequest-cleaner-controller", alias: "csrcleaner", make: func(s *shared) (Controller, error) {
-			return csr.NewCleaner(s.client, s.informers, s.cfg.RequestCleanPeriod, s.log), nil
+			return csr.NewCleaner(s.deps, csr.CleanerConfig{Period: s.cfg.RequestCleanPeriod})
 		}},
 		{name: "token-cleaner-controller", alias: "tokencleaner", make: func(s *shared) (Controller, error) {
-			return csr.NewTokenCleaner(s.client, s.log), nil
+			return csr.NewTokenCleaner(s.deps, csr.TokenCleanerConfig{})
 		}},
 		{name: "serviceaccount-controller", alias: "serviceaccount", make: func(s *shared) (Controller, error) {
-			return serviceaccount.New(s.client, s.informers, s.log), nil
+			return serviceaccount.New(s.deps, serviceaccount.Config{})
 		}},
 		{name: "serviceaccount-token-controller", alias: "serviceaccount-token", make: func(s *shared) (Controller, error) {
 			ca, _, err := s.authority()
 			if err != nil || ca == nil {
 				return nil, err
 			}
-			return serviceaccount.NewTokens(s.client, s.informers, serviceaccount.TokensConfig{CA: ca, Log: s.log})
+			return serviceaccount.NewTokens(s.deps, serviceaccount.TokensConfig{CA: ca})
 		}},
 		{name: "clusterrole-aggregation-controller", alias: "clusterrole-aggregation", make: func(s *shared) (Controller, error) {
-			return clusterroles.New(s.client, s.informers, s.log), nil
+			return clusterroles.New(s.deps, clusterroles.Config{})
 		}},
 		{name: "validatingadmissionpolicy-status-controller", make: func(s *shared) (Controller, error) {
-			return policystatus.New(s.client, s.informers, s.log), nil
+			return policystatus.New(s.deps, policystatus.Config{})
 		}},
 	}
 }
 
 func forNodes() []entry {
 	return []entry{
-		{name: "node-lifecycle-controller", alias: "nodelifecycle", make: newNodeLifecycle},
+		{name: "node-lifecycle-controller", alias: "nodelifecycle", source: "node-controller", make: newNodeLifecycle},
 		{name: "hawser-tunnel-health-controller", make: newTunnelHealth, everywhere: true},
-		{name: "node-ipam-controller", alias: "nodeipam", make: func(s *shared) (Controller, error) {
-			c := s.cfg.IPAM
-			if !c.Allocate {
+		{name: "node-ipam-controller", alias: "nodeipam", source: "cidrAllocator", make: func(s *shared) (Controller, error) {
+			if !s.cfg.IPAM.Allocate {
 				return nil, nil
 			}
-			c.Events, c.Metrics, c.Log = s.recorder("cidrAllocator"), s.metrics, s.log
-			return nodeipam.New(s.client, s.informers, c)
+			return nodeipam.New(s.deps, s.cfg.IPAM)
 		}},
 	}
 }
 
 func forPods() []entry {
 	return []entry{
-		{name: "kube-scheduler", alias: "scheduler", schedules: true, make: func(s *shared) (Controller, error) {
-			return scheduler.New(s.client, s.informers, scheduler.Config{
+		{name: "kube-scheduler", alias: "scheduler", source: "default-scheduler", schedules: true, make: func(s *shared) (Controller, error) {
+			return scheduler.New(s.deps, scheduler.Config{
 				MinBackoff: s.cfg.SchedulerMinBackoff, MaxBackoff: s.cfg.SchedulerMaxBackoff,
-				Events: s.recorder("default-scheduler"), Metrics: s.metrics, Log: s.log,
 			})
 		}},
 		{name: "taint-eviction-controller", make: func(s *shared) (Controller, error) {
-			return tainteviction.New(s.client, s.informers, tainteviction.Config{
-				Events: s.recorder("taint-eviction-controller"), Metrics: s.metrics, Log: s.log,
-			})
+			return tainteviction.New(s.deps, tainteviction.Config{})
 		}},
 		{name: "pod-garbage-collector-controller", alias: "podgc", make: func(s *shared) (Controller, error) {
-			c := s.cfg.PodGC
-			c.Metrics, c.Log = s.metrics, s.log
-			return podgc.New(s.client, s.informers, c)
+			return podgc.New(s.deps, s.cfg.PodGC)
 		}},
-		{name: "disruption-controller", alias: "disruption", make: func(s *shared) (Controller, error) {
-			return disruption.New(s.client, s.informers, disruption.Config{
-				Scales: s.custom, Events: s.recorder("controllermanager"), Log: s.log,
-			}), nil
+		{name: "disruption-controller", alias: "disruption", source: "controllermanager", make: func(s *shared) (Controller, error) {
+			return disruption.New(s.deps, disruption.Config{})
 		}},
 	}
 }
@@ -125,86 +115,58 @@ func forPods() []entry {
 func forWorkloads() []entry {
 	return []entry{
 		{name: "namespace-controller", alias: "namespace", make: func(s *shared) (Controller, error) {
-			return namespace.New(s.client, s.objects, s.informers, namespace.Config{
-				Recheck: s.cfg.NamespaceRecheck, Log: s.log,
-			}), nil
+			return namespace.New(s.deps, namespace.Config{Recheck: s.cfg.NamespaceRecheck})
 		}},
 		{name: "resourcequota-controller", alias: "resourcequota", make: func(s *shared) (Controller, error) {
-			c := s.cfg.Quota
-			c.Log = s.log
-			return resourcequota.New(s.client, s.objects, s.informers, c), nil
+			return resourcequota.New(s.deps, s.cfg.Quota)
 		}},
 		{name: "root-ca-certificate-publisher-controller", alias: "root-ca-cert-publisher", make: newRootCA},
 		{name: "garbage-collector-controller", alias: "garbagecollector", make: func(s *shared) (Controller, error) {
-			c := s.cfg.Garbage
 			if !s.cfg.CollectGarbage {
 				return nil, nil
 			}
-			c.Events, c.Metrics, c.Log = s.recorder("garbage-collector-controller"), s.metrics, s.log
-			return garbage.New(s.client, s.objects, c), nil
+			return garbage.New(s.deps, s.cfg.Garbage)
 		}},
 		{name: "deployment-controller", alias: "deployment", make: func(s *shared) (Controller, error) {
-			c := s.cfg.Deployment
-			c.Events, c.Log = s.recorder("deployment-controller"), s.log
-			return deployment.New(s.client, s.informers, c)
+			return deployment.New(s.deps, s.cfg.Deployment)
 		}},
 		{name: "replicaset-controller", alias: "replicaset", make: func(s *shared) (Controller, error) {
-			c := s.cfg.ReplicaSet
-			c.Events, c.Log = s.recorder("replicaset-controller"), s.log
-			return replicaset.New(s.client, s.informers, c)
+			return replicaset.New(s.deps, s.cfg.ReplicaSet)
 		}},
 		{name: "daemonset-controller", alias: "daemonset", make: func(s *shared) (Controller, error) {
-			c := s.cfg.DaemonSet
-			c.Events, c.Log = s.recorder("daemonset-controller"), s.log
-			return daemonset.New(s.client, s.informers, c)
+			return daemonset.New(s.deps, s.cfg.DaemonSet)
 		}},
 		{name: "statefulset-controller", alias: "statefulset", make: func(s *shared) (Controller, error) {
-			c := s.cfg.StatefulSet
-			c.Events, c.Log = s.recorder("statefulset-controller"), s.log
-			return statefulset.New(s.client, s.informers, c)
+			return statefulset.New(s.deps, s.cfg.StatefulSet)
 		}},
 		{name: "job-controller", alias: "job", make: func(s *shared) (Controller, error) {
-			c := s.cfg.Job
-			c.Events, c.Log = s.recorder("job-controller"), s.log
-			return job.New(s.client, s.informers, c)
+			return job.New(s.deps, s.cfg.Job)
 		}},
 		{name: "cronjob-controller", alias: "cronjob", make: func(s *shared) (Controller, error) {
-			c := s.cfg.CronJob
-			c.Events, c.Log = s.recorder("cronjob-controller"), s.log
-			return cronjob.New(s.client, s.informers, c)
+			return cronjob.New(s.deps, s.cfg.CronJob)
 		}},
 		{name: "ttl-after-finished-controller", alias: "ttl-after-finished", make: func(s *shared) (Controller, error) {
-			c := s.cfg.FinishedJob
-			c.Log = s.log
-			return ttlafterfinished.New(s.client, s.informers, c), nil
+			return ttlafterfinished.New(s.deps, s.cfg.FinishedJob)
 		}},
 	}
 }
 
 func forServices() []entry {
 	return []entry{
-		{name: "endpointslice-controller", alias: "endpointslice", make: func(s *shared) (Controller, error) {
-			c := s.cfg.EndpointSlice
-			c.Events, c.Log = s.recorder("endpoint-slice-controller"), s.log
-			return endpointslice.New(s.client, s.informers, c)
+		{name: "endpointslice-controller", alias: "endpointslice", source: "endpoint-slice-controller", make: func(s *shared) (Controller, error) {
+			return endpointslice.New(s.deps, s.cfg.EndpointSlice)
 		}},
 		{name: "endpoints-controller", alias: "endpoint", make: func(s *shared) (Controller, error) {
-			c := s.cfg.Endpoints
-			c.Log = s.log
-			return endpointslice.NewEndpoints(s.client, s.informers, c)
+			return endpointslice.NewEndpoints(s.deps, s.cfg.Endpoints)
 		}},
-		{name: "endpointslice-mirroring-controller", alias: "endpointslicemirroring", make: func(s *shared) (Controller, error) {
-			c := s.cfg.Mirror
-			c.Events, c.Log = s.recorder("endpoint-slice-mirroring-controller"), s.log
-			return endpointslice.NewMirror(s.client, s.informers, c)
+		{name: "endpointslice-mirroring-controller", alias: "endpointslicemirroring", source: "endpoint-slice-mirroring-controller", make: func(s *shared) (Controller, error) {
+			return endpointslice.NewMirror(s.deps, s.cfg.Mirror)
 		}},
 		{name: "hawser-load-balancer-controller", everywhere: true, make: func(s *shared) (Controller, error) {
 			if s.cfg.LoadBalancer == nil {
 				return nil, nil
 			}
-			c := *s.cfg.LoadBalancer
-			c.Events, c.Log = s.recorder("hawser-load-balancer-controller"), s.log
-			return loadbalancer.New(s.informers, c)
+			return loadbalancer.New(s.deps, *s.cfg.LoadBalancer)
 		}},
 	}
 }
@@ -232,7 +194,7 @@ func newRootCA(s *shared) (Controller, error) {
 	if err != nil || ca == nil {
 		return nil, err
 	}
-	return rootca.New(s.client, s.informers, rootca.Config{CA: ca, Changed: changed, Log: s.log})
+	return rootca.New(s.deps, rootca.Config{CA: ca, Changed: changed})
 }
 
 func (e *entry) called(name string) bool {

@@ -65,12 +65,10 @@ func (c *lifecycle) Run(ctx context.Context) error {
 }
 
 func newNodeLifecycle(s *shared) (Controller, error) {
-	c := nodelifecycle.Config{
-		Policy: s.cfg.Lifecycle, Events: s.recorder("node-controller"), Freezes: recorder(s.freezes, "node-controller"), Metrics: s.metrics, Log: s.log,
-	}
+	c := nodelifecycle.Config{Policy: s.cfg.Lifecycle, Freezes: recorder(s.freezes, "node-controller")}
 	t := s.cfg.Tunnel
 	if t == nil {
-		return nodelifecycle.New(s.client, s.informers, c), nil
+		return nodelifecycle.New(s.deps, c)
 	}
 	l := &lifecycle{freezes: t.Freezes}
 	if t.Freezes != nil {
@@ -79,15 +77,18 @@ func newNodeLifecycle(s *shared) (Controller, error) {
 	if t.Judge != nil {
 		j := *t.Judge
 		j.Started = t.Started
-		j.Source, j.Nodes = t.Source, s.informers.Core().V1().Nodes().Lister()
-		j.Events, j.Log = c.Events, s.log
+		j.Source, j.Nodes = t.Source, s.deps.Informers.Core().V1().Nodes().Lister()
+		j.Events, j.Log = s.deps.Events, s.deps.Log
 		var err error
 		if l.judge, err = evidence.New(j); err != nil {
 			return nil, err
 		}
 		c.Excuse, c.Judged = l.judge.Excuse, l.judge.Judges
 	}
-	l.Controller = nodelifecycle.New(s.client, s.informers, c)
+	var err error
+	if l.Controller, err = nodelifecycle.New(s.deps, c); err != nil {
+		return nil, err
+	}
 	return l, nil
 }
 
@@ -96,9 +97,8 @@ func newTunnelHealth(s *shared) (Controller, error) {
 	if t == nil {
 		return nil, nil
 	}
-	return tunnelhealth.New(s.client, s.informers, tunnelhealth.Config{
+	return tunnelhealth.New(s.deps, tunnelhealth.Config{
 		Source: t.Source, Dial: t.Dial, TLS: t.TLS, Stranger: t.Stranger, ProbePeriod: t.ProbePeriod, Started: t.Started,
 		StartupGrace: s.cfg.Lifecycle.StartupGracePeriod,
-		Events:       s.recorder("hawser-tunnel-health-controller"), Metrics: s.metrics, Log: s.log,
-	}), nil
+	})
 }

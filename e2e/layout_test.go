@@ -8,6 +8,7 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"go/types"
 	"io/fs"
 	"os"
 	"path"
@@ -385,3 +386,68 @@ func TestForbiddenCalls(t *testing.T) {
 		})
 	}
 }
+
+// TestEachControllerIsMadeAlike: what has a name and runs is made from loop.Deps and a Config of
+// its own, and its flags are added by that Config.
+func TestEachControllerIsMadeAlike(t *testing.T) {
+	methods, made := map[string]string{}, map[string]string{} // by directory and type
+	for _, s := range sources(t) {
+		if s.isTest() || !strings.HasPrefix(s.dir(), "controlplane/") {
+			continue
+		}
+		for _, d := range s.syntax.Decls {
+			f, ok := d.(*ast.FuncDecl)
+			switch {
+			case !ok:
+			case f.Recv == nil && strings.HasPrefix(f.Name.Name, "New"):
+				shape, typ := signature(f.Type)
+				made[s.dir()+typ] += shape
+			case f.Recv != nil:
+				typ := "." + strings.TrimPrefix(words(f.Recv.List[0].Type), "*")
+				shape, _ := signature(f.Type)
+				methods[s.dir()+typ] += f.Name.Name + shape + ";"
+				if strings.Contains(shape, "*pflag.FlagSet") && (f.Name.Name != "AddFlags" || shape != "(*pflag.FlagSet)()") {
+					t.Errorf("%s: %s has flags: want AddFlags(*pflag.FlagSet)", s.path, f.Name.Name)
+				}
+			}
+		}
+	}
+	controllers := 0
+	for typ, has := range methods {
+		if !strings.Contains(has, "Name()(string);") || !strings.Contains(has, "Run(context.Context)(error);") {
+			continue
+		}
+		controllers++
+		config := strings.TrimPrefix(path.Ext(typ)+"Config", ".")
+		own, usual := "(loop.Deps,"+config+")(*"+path.Ext(typ)[1:]+",error)", "(loop.Deps,Config)(*"+path.Ext(typ)[1:]+",error)"
+		if got := made[typ]; got != own && got != usual {
+			t.Errorf("%s is made by New%s: want %s or %s", typ, got, usual, own)
+		}
+	}
+	if controllers < 25 {
+		t.Errorf("%d controllers found: the walk is broken", controllers)
+	}
+}
+
+// signature is a function's parameters and results, and the type of the first result.
+func signature(f *ast.FuncType) (shape, first string) {
+	list := func(l *ast.FieldList) (out []string) {
+		if l == nil {
+			return nil
+		}
+		for _, field := range l.List {
+			for range max(len(field.Names), 1) {
+				out = append(out, words(field.Type))
+			}
+		}
+		return out
+	}
+	results := list(f.Results)
+	if len(results) > 0 {
+		first = "." + strings.TrimPrefix(results[0], "*")
+	}
+	return "(" + strings.Join(list(f.Params), ",") + ")(" + strings.Join(results, ",") + ")", first
+}
+
+// words is a type as it is written.
+func words(e ast.Expr) string { return types.ExprString(e) }

@@ -103,7 +103,7 @@ func (o *serverOptions) adjust() {
 		o.controllers.leader.Name = besideLease
 	}
 	if !o.beside.flags.Changed("controllers") {
-		o.controllers.enabled = besideControllers
+		o.controllers.Enabled = besideControllers
 	}
 }
 

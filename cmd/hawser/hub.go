@@ -213,7 +213,7 @@ func (h *hubBeside) newControllers() (*controlplane.ControlPlane, error) {
 	}
 	c.Tunnel = &controlplane.Tunnel{
 		Source: h.tunnels.sessions(), Dial: h.tunnels.own(h.tunnels.hub.DialContext), TLS: kubelets, Started: time.Now(),
-		ProbePeriod: h.o.controllers.probePeriod, Judge: h.o.controllers.judge(), Stranger: h.o.beside.kubeletCert == "", Freezes: h.tunnels.page,
+		ProbePeriod: h.o.controllers.health.ProbePeriod, Judge: h.o.controllers.judge(), Stranger: h.o.beside.kubeletCert == "", Freezes: h.tunnels.page,
 	}
 	if c.LoadBalancer = h.tunnels.loadBalancer(h.o); c.LoadBalancer != nil {
 		h.tunnels.services = servicesBeside(h.api)
@@ -361,8 +361,8 @@ func (o *serverOptions) besideConfig(client *clientrest.Config, log *slog.Logger
 	if err != nil {
 		return c, err
 	}
-	c.Client, c.SigningCertFile, c.SigningKeyFile = client, o.beside.signingCert, o.beside.signingKey
-	c.ServingSigningCertFile, c.ServingSigningKeyFile = o.beside.servingCert, o.beside.servingKey
+	c.Client, c.Signer.CertFile, c.Signer.KeyFile = client, o.beside.signingCert, o.beside.signingKey
+	c.Signer.ServingCertFile, c.Signer.ServingKeyFile = o.beside.servingCert, o.beside.servingKey
 	if o.beside.signingCert == "" && controlplane.Selected(c.Enabled, signer) {
 		c.Enabled = append(c.Enabled[:len(c.Enabled):len(c.Enabled)], "-"+signer)
 		log.Info("no certificates are signed here", "reason", "no --cluster-signing-cert-file")

@@ -77,7 +77,7 @@ func (o *serverOptions) addFlags(f *pflag.FlagSet) {
 	setup.Section(f, "The API", o.addAPIFlags, o.egress.addFlags)
 	setup.Section(f, "Who may do what", o.accounts.addFlags, o.access.addFlags)
 	setup.Section(f, "Audit and tracing", o.audit.addFlags, o.addStreamsFlags, o.tracing.addFlags)
-	setup.Section(f, "Nodes: health, eviction, addresses of pods", o.controllers.addLifecycleFlags, o.controllers.addTunnelFlags, o.controllers.addRangeFlags)
+	setup.Section(f, "Nodes: health, eviction, addresses of pods", o.controllers.addLifecycleFlags, o.controllers.addTunnelFlags, o.controllers.IPAM.AddFlags)
 	setup.Section(f, "Controllers", o.controllers.addFlags, o.controllers.addWorkloadFlags)
 	setup.Section(f, "The end of the server", o.shutdown.addFlags)
 	setup.Section(f, "Nodes that are reached by SSH (deprecated)", o.ssh.addFlags)
@@ -172,7 +172,7 @@ func (o *serverOptions) check() error {
 		return err
 	}
 	if o.beside.kubeconfig == "" || o.beside.flags.Changed("service-cluster-ip-range") {
-		o.controllers.ipam.ServiceCIDR = o.services.String()
+		o.controllers.IPAM.ServiceCIDR = o.services.String()
 	} else {
 		o.services = netip.Prefix{} // nobody has said which that cluster has
 	}
@@ -191,7 +191,7 @@ func (o *serverOptions) check() error {
 	if err = o.controllers.check(); err != nil {
 		return err
 	}
-	if err = o.beside.check(o.controllers.enabled); err != nil {
+	if err = o.beside.check(o.controllers.Enabled); err != nil {
 		return err
 	}
 	if o.dataDir, err = setup.CheckDataDir(o.dataDir); err != nil {

@@ -51,13 +51,13 @@ func (o *serverOptions) balances() bool { return len(o.balancers.addrs) > 0 }
 
 // elects says whether a hub takes part in an election.
 func (o *serverOptions) elects() bool {
-	return o.controllers.elect && !slices.Equal(o.controllers.enabled, besideControllers)
+	return o.controllers.elect && !slices.Equal(o.controllers.Enabled, besideControllers)
 }
 
 // permits are the hub's, without those of Kubernetes' role of a controller that is asked for
 // by name.
 func permits() []permit {
-	health := func(o *serverOptions) bool { return controlplane.Selected(o.controllers.enabled, besideControllers[0]) }
+	health := func(o *serverOptions) bool { return controlplane.Selected(o.controllers.Enabled, besideControllers[0]) }
 	balances, elects := (*serverOptions).balances, (*serverOptions).elects
 	return append(forChosen(), []permit{
 		{feature: "routes to nodes by address", resource: "nodes", verbs: []string{"get", "list", "watch"}},
@@ -89,7 +89,7 @@ func forChosen() (all []permit) {
 			all = append(all, permit{
 				feature: name, group: r.APIGroups[0], resource: r.Resources[0], verbs: r.Verbs, namespace: r.Namespace, names: r.ResourceNames,
 				option: forControllers, controller: name,
-				needed: func(o *serverOptions) bool { return controlplane.Selected(o.controllers.enabled, name) },
+				needed: func(o *serverOptions) bool { return controlplane.Selected(o.controllers.Enabled, name) },
 			})
 		}
 	}
@@ -143,8 +143,8 @@ func (o *serverOptions) grant() string {
 	if o.balances() {
 		options += " --" + forBalancers
 	}
-	if !slices.Equal(o.controllers.enabled, besideControllers) {
-		options += " --" + forControllers + "=" + strings.Join(o.controllers.enabled, ",")
+	if !slices.Equal(o.controllers.Enabled, besideControllers) {
+		options += " --" + forControllers + "=" + strings.Join(o.controllers.Enabled, ",")
 	}
 	return fmt.Sprintf(grantCommand, options)
 }

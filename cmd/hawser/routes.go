@@ -58,7 +58,7 @@ type refusals struct{ all, ranges string }
 // newRoutePolicy registers its metric with r.
 func newRoutePolicy(o *serverOptions, r prometheus.Registerer, log *slog.Logger) (*routePolicy, error) {
 	p := &routePolicy{services: o.services, through: &o.through, log: log, told: make(map[string]refusals)}
-	for text := range strings.SplitSeq(o.controllers.ipam.ClusterCIDR, ",") {
+	for text := range strings.SplitSeq(o.controllers.IPAM.ClusterCIDR, ",") {
 		if c, err := netip.ParsePrefix(strings.TrimSpace(text)); err == nil { // the flags have been checked
 			p.pods = append(p.pods, c.Masked())
 		}

@@ -100,7 +100,7 @@ func TestRoutesOfClaims(t *testing.T) {
 	} {
 		var log bytes.Buffer
 		o := &serverOptions{services: netip.MustParsePrefix("10.96.0.0/12"), advertise: net.ParseIP("198.51.100.1"), tlsSANs: []string{"198.51.100.2"}}
-		o.controllers.ipam.ClusterCIDR = tc.cluster
+		o.controllers.IPAM.ClusterCIDR = tc.cluster
 		p, err := newRoutePolicy(o, prometheus.NewRegistry(), slog.New(slog.NewTextHandler(&log, nil)))
 		if err != nil {
 			t.Fatal(err)

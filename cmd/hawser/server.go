@@ -244,7 +244,7 @@ func newPlane(ctx context.Context, o *serverOptions, keys *pki.PKI, files *auth.
 		SendRetryAfter: o.shutdown.retryAfter,
 		DrainTimeout:   o.shutdown.grace,
 		Balances:       len(o.balancers.addrs) > 0,
-		Runs:           func(name string) bool { return controlplane.Selected(o.controllers.enabled, name) },
+		Runs:           func(name string) bool { return controlplane.Selected(o.controllers.Enabled, name) },
 		Leave:          func() { t.leave(p.controlled) },
 		Stored: func(g apiserver.Getters) {
 			t.services = &serviceObjects{service: g.Service, slices: g.EndpointSlices}
@@ -258,7 +258,7 @@ func newPlane(ctx context.Context, o *serverOptions, keys *pki.PKI, files *auth.
 		},
 		ToServices:                   t.named("system:apiserver", o.egress.cluster(t.hub.DialContext)),
 		ToURLs:                       o.egress.dial(egressselector.ControlPlane),
-		EnableGarbageCollector:       o.controllers.collectGarbage,
+		EnableGarbageCollector:       o.controllers.CollectGarbage,
 		Admission:                    authz.admission(restriction, kubeauth.NodeNames(o.ownNames())),
 		DisabledAdmission:            o.access.disabledPlugins,
 		FeatureGates:                 o.gates,
@@ -300,13 +300,13 @@ func newControllers(o *serverOptions, keys *pki.PKI, files *auth.Files, t *tunne
 		return nil, err
 	}
 	c.Client, c.SchedulerClient = o.identity(keys, pki.ControllerManager), o.identity(keys, pki.Scheduler)
-	c.SigningCertFile, c.SigningKeyFile = keys.Path(pki.ClientCA, false), keys.Path(pki.ClientCA, true)
-	c.ServingSigningCertFile, c.ServingSigningKeyFile = keys.Path(pki.KubeletCA, false), keys.Path(pki.KubeletCA, true)
+	c.Signer.CertFile, c.Signer.KeyFile = keys.Path(pki.ClientCA, false), keys.Path(pki.ClientCA, true)
+	c.Signer.ServingCertFile, c.Signer.ServingKeyFile = keys.Path(pki.KubeletCA, false), keys.Path(pki.KubeletCA, true)
 	c.Files, c.ServerNames = files, o.ownNames()
 	c.Metrics, c.Log = metricsRegisterer(), log
 	c.Tunnel = &controlplane.Tunnel{
 		Source: t.sessions(), Dial: t.own(t.hub.DialContext), TLS: toKubelets, Started: time.Now(),
-		ProbePeriod: o.controllers.probePeriod, Judge: o.controllers.judge(), Freezes: t.page,
+		ProbePeriod: o.controllers.health.ProbePeriod, Judge: o.controllers.judge(), Freezes: t.page,
 	}
 	c.LoadBalancer = t.loadBalancer(o)
 	return controlplane.New(c)

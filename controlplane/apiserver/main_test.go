@@ -144,7 +144,10 @@ func run(ctx context.Context, s *apiserver.Server) error {
 		return err
 	}
 	f := informers.NewSharedInformerFactory(client, 0)
-	accounts := serviceaccount.New(client, f, nil)
+	accounts, err := serviceaccount.New(loop.Deps{Client: client, Informers: f}, serviceaccount.Config{})
+	if err != nil {
+		return err
+	}
 	return loop.Together(ctx, s.Run, func(ctx context.Context) error {
 		select {
 		case <-s.Ready():

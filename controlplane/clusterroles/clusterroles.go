@@ -19,7 +19,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	rbaclisters "k8s.io/client-go/listers/rbac/v1"
 	"k8s.io/client-go/tools/cache"
@@ -35,13 +34,15 @@ type Controller struct {
 	log    *slog.Logger
 }
 
-// New returns a controller that watches ClusterRoles through f. It starts nothing. A
-// nil log discards.
-func New(client kubernetes.Interface, f informers.SharedInformerFactory, log *slog.Logger) *Controller {
-	roles := f.Rbac().V1().ClusterRoles()
-	c := &Controller{client: client, roles: roles.Lister(), inf: roles.Informer()}
-	c.log = loop.Logger(log, c.Name())
-	return c
+// Config configures a Controller: there is nothing to set.
+type Config struct{}
+
+// New returns a controller that watches ClusterRoles through d.Informers. It starts nothing.
+func New(d loop.Deps, _ Config) (*Controller, error) {
+	roles := d.Informers.Rbac().V1().ClusterRoles()
+	c := &Controller{client: d.Client, roles: roles.Lister(), inf: roles.Informer()}
+	c.log = loop.Logger(d.Log, c.Name())
+	return c, nil
 }
 
 // Name is the controller's name in Kubernetes.

@@ -8,6 +8,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/hawser-project/hawser/controlplane/loop"
+
 	"go.uber.org/goleak"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -50,7 +52,9 @@ func TestAggregation(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, stop := apitest.Start(t, client, func(f informers.SharedInformerFactory) (*Controller, error) { return New(client, f, nil), nil })
+		_, stop := apitest.Start(t, client, func(f informers.SharedInformerFactory) (*Controller, error) {
+			return New(loop.Deps{Client: client, Informers: f}, Config{})
+		})
 		defer stop()
 		roles := client.RbacV1().ClusterRoles()
 		has := func(name, want string) {

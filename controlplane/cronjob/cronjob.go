@@ -25,11 +25,12 @@ import (
 	"sync"
 	"time"
 
+	"github.com/spf13/pflag"
+
 	batchv1 "k8s.io/api/batch/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	batchlisters "k8s.io/client-go/listers/batch/v1"
 	"k8s.io/client-go/tools/cache"
@@ -45,14 +46,18 @@ const DefaultWorkers = 5
 
 // Config configures a Controller. The zero value is good.
 type Config struct {
-	Workers int                  // CronJobs worked on at once; zero means DefaultWorkers
-	Events  record.EventRecorder // nil means none
-	Log     *slog.Logger         // nil means discard
+	Workers int // CronJobs worked on at once; zero means DefaultWorkers
+}
+
+// AddFlags adds the flags that set c.
+func (c *Config) AddFlags(f *pflag.FlagSet) {
+	f.IntVar(&c.Workers, "concurrent-cron-job-syncs", DefaultWorkers, "CronJobs worked on at once")
 }
 
 // A Controller is Kubernetes' cronjob-controller.
 type Controller struct {
 	cfg      Config
+	events   record.EventRecorder
 	client   kubernetes.Interface
 	cronJobs batchlisters.CronJobLister
 	inf      cache.SharedIndexInformer
@@ -66,18 +71,17 @@ type Controller struct {
 // kind is that of the owners of Jobs.
 var kind = batchv1.SchemeGroupVersion.WithKind("CronJob")
 
-// New returns a controller that watches through f. It fails if f's informers
+// New returns a controller that watches through d.Informers. It fails if d's informers
 // have stopped.
-func New(client kubernetes.Interface, f informers.SharedInformerFactory, c Config) (*Controller, error) {
+func New(d loop.Deps, c Config) (*Controller, error) {
 	loop.Default(&c.Workers, DefaultWorkers)
-	c.Events = loop.Recorder(c.Events)
-	cronJobs := f.Batch().V1().CronJobs()
-	jobs, err := children.New(children.Config[*batchv1.Job]{Informer: f.Batch().V1().Jobs().Informer(), Kind: kind})
+	cronJobs := d.Informers.Batch().V1().CronJobs()
+	jobs, err := children.New(children.Config[*batchv1.Job]{Informer: d.Informers.Batch().V1().Jobs().Informer(), Kind: kind})
 	if err != nil {
 		return nil, err
 	}
-	ctl := &Controller{cfg: c, client: client, cronJobs: cronJobs.Lister(), inf: cronJobs.Informer(), jobs: jobs, changed: make(map[string]time.Time)}
-	ctl.log = loop.Logger(c.Log, ctl.Name())
+	ctl := &Controller{cfg: c, events: loop.Recorder(d.Events), client: d.Client, cronJobs: cronJobs.Lister(), inf: cronJobs.Informer(), jobs: jobs, changed: make(map[string]time.Time)}
+	ctl.log = loop.Logger(d.Log, ctl.Name())
 	return ctl, nil
 }
 

@@ -61,7 +61,7 @@ func (l *look) confirm(ctx context.Context) error {
 }
 
 func (l *look) event(kind, reason, format string, args ...any) {
-	l.cfg.Events.Eventf(l.cj, kind, reason, format, args...)
+	l.events.Eventf(l.cj, kind, reason, format, args...)
 }
 
 // missing takes those Jobs out of the status that there are no more.

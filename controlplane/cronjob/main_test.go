@@ -12,6 +12,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/hawser-project/hawser/controlplane/loop"
+
 	"go.uber.org/goleak"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -74,7 +76,7 @@ func run(t *testing.T, f func(w *world), edits ...func(*batchv1.CronJob)) {
 func (w *world) start() {
 	w.Helper()
 	ctl, stop := apitest.Start(w, w.client, func(f informers.SharedInformerFactory) (*Controller, error) {
-		return New(w.client, f, Config{Events: w.events})
+		return New(loop.Deps{Client: w.client, Informers: f, Events: w.events}, Config{})
 	})
 	w.ctl = ctl
 	w.stop = func() {

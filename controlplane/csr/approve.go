@@ -15,7 +15,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	utilcache "k8s.io/apimachinery/pkg/util/cache"
-	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	certificateslisters "k8s.io/client-go/listers/certificates/v1"
 	"k8s.io/client-go/tools/cache"
@@ -48,19 +47,24 @@ type Approver struct {
 	log      *slog.Logger
 }
 
-// NewApprover returns an approver that watches through f. It refuses nodes with a
-// name of server; nil means the names that every server has. A nil log discards.
-func NewApprover(client kubernetes.Interface, f informers.SharedInformerFactory, server *auth.ServerNames, log *slog.Logger) *Approver {
-	if server == nil {
-		server = &auth.ServerNames{}
+// ApproverConfig configures an Approver. The zero value is good.
+type ApproverConfig struct {
+	// Server are the names that no node gets; nil means those that every server has.
+	Server *auth.ServerNames
+}
+
+// NewApprover returns an approver that watches through d.Informers.
+func NewApprover(d loop.Deps, c ApproverConfig) (*Approver, error) {
+	if c.Server == nil {
+		c.Server = &auth.ServerNames{}
 	}
-	r := f.Certificates().V1().CertificateSigningRequests()
+	r := d.Informers.Certificates().V1().CertificateSigningRequests()
 	a := &Approver{
-		client: client, names: nodekeys.NewBook(client), requests: r.Lister(), reqInf: r.Informer(),
-		permits: utilcache.NewLRUExpireCache(maxPermits), server: server,
+		client: d.Client, names: nodekeys.NewBook(d.Client), requests: r.Lister(), reqInf: r.Informer(),
+		permits: utilcache.NewLRUExpireCache(maxPermits), server: c.Server,
 	}
-	a.log = loop.Logger(log, a.Name())
-	return a
+	a.log = loop.Logger(d.Log, a.Name())
+	return a, nil
 }
 
 // Name is the controller's name in Kubernetes.

@@ -17,7 +17,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/client-go/informers"
 	coreinformers "k8s.io/client-go/informers/core/v1"
 	"k8s.io/client-go/kubernetes"
 	certificateslisters "k8s.io/client-go/listers/certificates/v1"
@@ -46,14 +45,18 @@ type Cleaner struct {
 	log      *slog.Logger
 }
 
-// NewCleaner returns a cleaner that looks every period; zero means
-// DefaultCleanPeriod. A nil log discards.
-func NewCleaner(client kubernetes.Interface, f informers.SharedInformerFactory, period time.Duration, log *slog.Logger) *Cleaner {
-	loop.Default(&period, DefaultCleanPeriod)
-	r := f.Certificates().V1().CertificateSigningRequests()
-	c := &Cleaner{client: client, requests: r.Lister(), inf: r.Informer(), period: period}
-	c.log = loop.Logger(log, c.Name())
-	return c
+// CleanerConfig configures a Cleaner. The zero value is good.
+type CleanerConfig struct {
+	Period time.Duration // from one look to the next; zero means DefaultCleanPeriod
+}
+
+// NewCleaner returns a cleaner that watches through d.Informers.
+func NewCleaner(d loop.Deps, c CleanerConfig) (*Cleaner, error) {
+	loop.Default(&c.Period, DefaultCleanPeriod)
+	r := d.Informers.Certificates().V1().CertificateSigningRequests()
+	cleaner := &Cleaner{client: d.Client, requests: r.Lister(), inf: r.Informer(), period: c.Period}
+	cleaner.log = loop.Logger(d.Log, cleaner.Name())
+	return cleaner, nil
 }
 
 // Name is the controller's name in Kubernetes.
@@ -141,12 +144,15 @@ type TokenCleaner struct {
 	log    *slog.Logger
 }
 
+// TokenCleanerConfig configures a TokenCleaner: there is nothing to set.
+type TokenCleanerConfig struct{}
+
 // NewTokenCleaner returns a cleaner. It watches the tokens by itself, since
-// nobody else has a use for them. A nil log discards.
-func NewTokenCleaner(client kubernetes.Interface, log *slog.Logger) *TokenCleaner {
-	t := &TokenCleaner{client: client}
-	t.log = loop.Logger(log, t.Name())
-	return t
+// nobody else has a use for them.
+func NewTokenCleaner(d loop.Deps, _ TokenCleanerConfig) (*TokenCleaner, error) {
+	t := &TokenCleaner{client: d.Client}
+	t.log = loop.Logger(d.Log, t.Name())
+	return t, nil
 }
 
 // Name is the controller's name in Kubernetes.

@@ -112,13 +112,16 @@ func newBenchWith(t *testing.T, prepare func(*fake.Clientset), objs ...runtime.O
 	cert, key := b.ca.files(t)
 	servingCert, servingKey := b.serving.files(t)
 	server := auth.NewServerNames("hub", "192.0.2.7")
-	signer, err := NewSigner(b.client, f, SignerConfig{
+	d := loop.Deps{Client: b.client, Informers: f}
+	signer, err := NewSigner(d, SignerConfig{
 		CertFile: cert, KeyFile: key, ServingCertFile: servingCert, ServingKeyFile: servingKey, Server: server, Duration: 24 * time.Hour,
 	})
-	if err != nil {
+	approver, more := NewApprover(d, ApproverConfig{Server: server})
+	cleaner, most := NewCleaner(d, CleanerConfig{Period: time.Hour})
+	tokens, all := NewTokenCleaner(d, TokenCleanerConfig{})
+	if err := errors.Join(err, more, most, all); err != nil {
 		t.Fatal(err)
 	}
-	approver, cleaner, tokens := NewApprover(b.client, f, server, nil), NewCleaner(b.client, f, time.Hour, nil), NewTokenCleaner(b.client, nil)
 	ctx, cancel := context.WithCancel(t.Context())
 	f.Start(ctx.Done())
 	f.WaitForCacheSync(ctx.Done())
@@ -407,7 +410,7 @@ func TestSignDoesNotOutlastTheAuthority(t *testing.T) {
 func TestNewSignerNeedsItsAuthority(t *testing.T) {
 	client := fake.NewClientset()
 	f := informers.NewSharedInformerFactory(client, 0)
-	if _, err := NewSigner(client, f, SignerConfig{CertFile: "/nowhere/ca.crt", KeyFile: "/nowhere/ca.key"}); err == nil || !strings.Contains(err.Error(), "/nowhere/ca.crt") {
+	if _, err := NewSigner(loop.Deps{Client: client, Informers: f}, SignerConfig{CertFile: "/nowhere/ca.crt", KeyFile: "/nowhere/ca.key"}); err == nil || !strings.Contains(err.Error(), "/nowhere/ca.crt") {
 		t.Errorf("got %v", err)
 	}
 }

@@ -16,11 +16,12 @@ import (
 	"slices"
 	"time"
 
+	"github.com/spf13/pflag"
+
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	certificateslisters "k8s.io/client-go/listers/certificates/v1"
 	"k8s.io/client-go/tools/cache"
@@ -55,7 +56,11 @@ type SignerConfig struct {
 	// Duration is the longest that a certificate lasts; zero means
 	// DefaultDuration. None outlasts the authority.
 	Duration time.Duration
-	Log      *slog.Logger // nil means discard
+}
+
+// AddFlags adds the flags that set c.
+func (c *SignerConfig) AddFlags(f *pflag.FlagSet) {
+	f.DurationVar(&c.Duration, "cluster-signing-duration", DefaultDuration, "longest life of certificates signed for nodes and users; agents renew theirs before half of it is over, so one that is cut off for as long comes back by itself")
 }
 
 // A Signer is the controller certificatesigningrequest-signing-controller.
@@ -68,9 +73,9 @@ type Signer struct {
 	log      *slog.Logger
 }
 
-// NewSigner returns a signer that watches through f. It fails if the authority
+// NewSigner returns a signer that watches through d.Informers. It fails if the authority
 // cannot be read.
-func NewSigner(client kubernetes.Interface, f informers.SharedInformerFactory, c SignerConfig) (*Signer, error) {
+func NewSigner(d loop.Deps, c SignerConfig) (*Signer, error) {
 	loop.Default(&c.Duration, DefaultDuration)
 	if c.Files == nil {
 		c.Files = &auth.Files{}
@@ -86,9 +91,9 @@ func NewSigner(client kubernetes.Interface, f informers.SharedInformerFactory, c
 			return nil, err
 		}
 	}
-	r := f.Certificates().V1().CertificateSigningRequests()
-	s := &Signer{cfg: c, client: client, names: nodekeys.NewBook(client), requests: r.Lister(), inf: r.Informer()}
-	s.log = loop.Logger(c.Log, s.Name())
+	r := d.Informers.Certificates().V1().CertificateSigningRequests()
+	s := &Signer{cfg: c, client: d.Client, names: nodekeys.NewBook(d.Client), requests: r.Lister(), inf: r.Informer()}
+	s.log = loop.Logger(d.Log, s.Name())
 	return s, nil
 }
 

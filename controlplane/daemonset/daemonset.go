@@ -25,13 +25,14 @@ import (
 	"slices"
 	"time"
 
+	"github.com/spf13/pflag"
+
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	appslisters "k8s.io/client-go/listers/apps/v1"
 	corelisters "k8s.io/client-go/listers/core/v1"
@@ -58,14 +59,17 @@ type Config struct {
 	// MaxBackoff, until the DaemonSet is changed or no pod has failed there for twice as
 	// long. Zero means DefaultMinBackoff and DefaultMaxBackoff.
 	MinBackoff, MaxBackoff time.Duration
+}
 
-	Events record.EventRecorder // nil means none
-	Log    *slog.Logger         // nil means discard
+// AddFlags adds the flags that set c.
+func (c *Config) AddFlags(f *pflag.FlagSet) {
+	f.IntVar(&c.Workers, "concurrent-daemonset-syncs", DefaultWorkers, "DaemonSets worked on at once")
 }
 
 // A Controller is Kubernetes' daemonset-controller.
 type Controller struct {
 	cfg     Config
+	events  record.EventRecorder
 	client  kubernetes.Interface
 	sets    appslisters.DaemonSetLister
 	inf     cache.SharedIndexInformer
@@ -77,29 +81,29 @@ type Controller struct {
 	log     *slog.Logger
 }
 
-// New returns a controller that watches through f. It fails if f's informers
+// New returns a controller that watches through d.Informers. It fails if d's informers
 // have stopped.
-func New(client kubernetes.Interface, f informers.SharedInformerFactory, c Config) (*Controller, error) {
+func New(d loop.Deps, c Config) (*Controller, error) {
 	loop.Default(&c.Workers, DefaultWorkers)
 	loop.Default(&c.MinBackoff, DefaultMinBackoff)
 	loop.Default(&c.MaxBackoff, max(DefaultMaxBackoff, c.MinBackoff))
-	c.Events = loop.Recorder(c.Events)
-	sets, nodes, kind := f.Apps().V1().DaemonSets(), f.Core().V1().Nodes(), appsv1.SchemeGroupVersion.WithKind("DaemonSet")
+	d.Events = loop.Recorder(d.Events)
+	sets, nodes, kind := d.Informers.Apps().V1().DaemonSets(), d.Informers.Core().V1().Nodes(), appsv1.SchemeGroupVersion.WithKind("DaemonSet")
 	ctl := &Controller{
-		cfg: c, client: client, sets: sets.Lister(), inf: sets.Informer(), nodes: nodes.Lister(), nodeInf: nodes.Informer(),
+		cfg: c, events: d.Events, client: d.Client, sets: sets.Lister(), inf: sets.Informer(), nodes: nodes.Lister(), nodeInf: nodes.Informer(),
 		pauses: children.NewPauses(c.MinBackoff, c.MaxBackoff),
 	}
-	ctl.log = loop.Logger(c.Log, ctl.Name())
+	ctl.log = loop.Logger(d.Log, ctl.Name())
 	live := func(ctx context.Context, ns, name string) (metav1.Object, error) {
-		return client.AppsV1().DaemonSets(ns).Get(ctx, name, metav1.GetOptions{})
+		return d.Client.AppsV1().DaemonSets(ns).Get(ctx, name, metav1.GetOptions{})
 	}
 	var err error
 	if ctl.pods, err = children.New(children.Config[*corev1.Pod]{
-		Client: children.PodClient(client), Informer: f.Core().V1().Pods().Informer(), Noun: "pod", Kind: kind, Live: live, Events: c.Events,
+		Client: children.PodClient(d.Client), Informer: d.Informers.Core().V1().Pods().Informer(), Noun: "pod", Kind: kind, Live: live, Events: d.Events,
 	}); err != nil {
 		return nil, err
 	}
-	ctl.history, err = revision.New(client, f, revision.Config{
+	ctl.history, err = revision.New(d.Client, d.Informers, revision.Config{
 		Kind: kind, Live: live, Label: appsv1.DefaultDaemonSetUniqueLabelKey, Hash: revision.TemplateHash,
 	})
 	if err != nil {
@@ -194,7 +198,7 @@ func (c *Controller) sync(ctx context.Context, key string) (time.Duration, error
 		return 0, nil
 	}
 	if selector.Empty() {
-		c.cfg.Events.Event(ds, corev1.EventTypeWarning, "SelectingAll", "This daemon set is selecting all pods. A non-empty selector is required.")
+		c.events.Event(ds, corev1.EventTypeWarning, "SelectingAll", "This daemon set is selecting all pods. A non-empty selector is required.")
 		return 0, nil
 	}
 	return c.look(ctx, key, children.Owner{Object: ds, Selector: selector}, ds)
@@ -238,7 +242,7 @@ func (c *Controller) look(ctx context.Context, key string, o children.Owner, ds 
 // act deletes and makes the pods that have been decided on.
 func (c *Controller) act(ctx context.Context, o children.Owner, l *look) error {
 	for _, e := range l.events {
-		c.cfg.Events.Event(l.ds, e.kind, e.reason, e.message)
+		c.events.Event(l.ds, e.kind, e.reason, e.message)
 	}
 	l.toDelete = l.toDelete[:min(len(l.toDelete), children.MaxWrites)]
 	gone, err := c.pods.Delete(ctx, o, l.toDelete)

@@ -12,6 +12,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/hawser-project/hawser/controlplane/loop"
+
 	"go.uber.org/goleak"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -80,7 +82,7 @@ func run(t *testing.T, f func(w *world), objs ...runtime.Object) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{Lab: apitest.NewLab(t, nil, objs...), events: record.NewFakeRecorder(100000)}
 		w.ctl = apitest.Run(w.Lab, func(f informers.SharedInformerFactory) (*Controller, error) {
-			return New(w.Client, f, Config{Events: w.events})
+			return New(loop.Deps{Client: w.Client, Informers: f, Events: w.events}, Config{})
 		})
 		w.settle(0)
 		f(w)

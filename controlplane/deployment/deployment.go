@@ -24,13 +24,14 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/spf13/pflag"
+
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	appslisters "k8s.io/client-go/listers/apps/v1"
 	"k8s.io/client-go/tools/cache"
@@ -46,14 +47,18 @@ const DefaultWorkers = 5
 
 // Config configures a Controller. The zero value is good.
 type Config struct {
-	Workers int                  // Deployments worked on at once; zero means DefaultWorkers
-	Events  record.EventRecorder // nil means none
-	Log     *slog.Logger         // nil means discard
+	Workers int // Deployments worked on at once; zero means DefaultWorkers
+}
+
+// AddFlags adds the flags that set c.
+func (c *Config) AddFlags(f *pflag.FlagSet) {
+	f.IntVar(&c.Workers, "concurrent-deployment-syncs", DefaultWorkers, "Deployments worked on at once")
 }
 
 // A Controller is Kubernetes' deployment-controller.
 type Controller struct {
 	cfg         Config
+	events      record.EventRecorder
 	client      kubernetes.Interface
 	deployments appslisters.DeploymentLister
 	inf         cache.SharedIndexInformer
@@ -64,26 +69,25 @@ type Controller struct {
 	log         *slog.Logger
 }
 
-// New returns a controller that watches through f. It fails if f's informers
+// New returns a controller that watches through d.Informers. It fails if d's informers
 // have stopped.
-func New(client kubernetes.Interface, f informers.SharedInformerFactory, c Config) (*Controller, error) {
+func New(d loop.Deps, c Config) (*Controller, error) {
 	loop.Default(&c.Workers, DefaultWorkers)
-	c.Events = loop.Recorder(c.Events)
-	deployments, sets := f.Apps().V1().Deployments(), f.Apps().V1().ReplicaSets()
+	deployments, sets := d.Informers.Apps().V1().Deployments(), d.Informers.Apps().V1().ReplicaSets()
 	ctl := &Controller{
-		cfg: c, client: client, deployments: deployments.Lister(), inf: deployments.Informer(),
-		setLister: sets.Lister(), pods: f.Core().V1().Pods().Informer(),
+		cfg: c, events: loop.Recorder(d.Events), client: d.Client, deployments: deployments.Lister(), inf: deployments.Informer(),
+		setLister: sets.Lister(), pods: d.Informers.Core().V1().Pods().Informer(),
 	}
-	ctl.log = loop.Logger(c.Log, ctl.Name())
+	ctl.log = loop.Logger(d.Log, ctl.Name())
 	var err error
 	if ctl.podsOf, err = children.Controlled[*corev1.Pod](ctl.pods); err != nil {
 		return nil, err
 	}
 	ctl.sets, err = children.New(children.Config[*appsv1.ReplicaSet]{
-		Client:   func(ns string) children.Client[*appsv1.ReplicaSet] { return client.AppsV1().ReplicaSets(ns) },
+		Client:   func(ns string) children.Client[*appsv1.ReplicaSet] { return d.Client.AppsV1().ReplicaSets(ns) },
 		Informer: sets.Informer(), Noun: "replica set", Kind: appsv1.SchemeGroupVersion.WithKind("Deployment"),
 		Live: func(ctx context.Context, ns, name string) (metav1.Object, error) {
-			return client.AppsV1().Deployments(ns).Get(ctx, name, metav1.GetOptions{})
+			return d.Client.AppsV1().Deployments(ns).Get(ctx, name, metav1.GetOptions{})
 		},
 	})
 	if err != nil {

@@ -8,6 +8,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/hawser-project/hawser/controlplane/loop"
+
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -265,7 +267,7 @@ func TestRecreateAlone(t *testing.T) {
 		}
 		w := &world{T: t, ctx: t.Context(), client: client, events: record.NewFakeRecorder(100)}
 		_, stop := apitest.Start(t, client, func(f informers.SharedInformerFactory) (*Controller, error) {
-			return New(client, f, Config{Events: w.events})
+			return New(loop.Deps{Client: client, Informers: f, Events: w.events}, Config{})
 		})
 		w.settle(0)
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{

@@ -162,7 +162,7 @@ func (c *Controller) tell(d *appsv1.Deployment, name string, from, to int) {
 	if from > to {
 		way = "down"
 	}
-	c.cfg.Events.Eventf(d, corev1.EventTypeNormal, "ScalingReplicaSet", "Scaled %s replica set %s from %d to %d", way, name, from, to)
+	c.events.Eventf(d, corev1.EventTypeNormal, "ScalingReplicaSet", "Scaled %s replica set %s from %d to %d", way, name, from, to)
 }
 
 // write writes the status and the revision of the Deployment if they are not so

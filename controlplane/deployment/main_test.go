@@ -94,8 +94,8 @@ func run(t *testing.T, f func(w *world), objs ...runtime.Object) {
 		}
 		w := &world{T: t, ctx: t.Context(), client: client, events: record.NewFakeRecorder(10000)}
 		c, stop := apitest.Start(t, client, func(f informers.SharedInformerFactory) (pair, error) {
-			ours, err := New(client, f, Config{Events: w.events})
-			theirs, also := replicaset.New(client, f, replicaset.Config{})
+			ours, err := New(loop.Deps{Client: client, Informers: f, Events: w.events}, Config{})
+			theirs, also := replicaset.New(loop.Deps{Client: client, Informers: f}, replicaset.Config{})
 			return pair{ours, theirs}, errors.Join(err, also)
 		})
 		w.settle(0)

@@ -117,7 +117,7 @@ func (c *Controller) create(ctx context.Context, o children.Owner, l *look) erro
 		return loop.Quiet(err)
 	case err != nil:
 		said := fmt.Sprintf("Failed to create new replica set %q: %v", rs.Name, children.Message(err))
-		c.cfg.Events.Event(l.d, corev1.EventTypeWarning, "ReplicaSetCreateError", said)
+		c.events.Event(l.d, corev1.EventTypeWarning, "ReplicaSetCreateError", said)
 		if hasDeadline(l.d) {
 			l.progressing(corev1.ConditionFalse, "ReplicaSetCreateError", said)
 		}

@@ -29,8 +29,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	policylisters "k8s.io/client-go/listers/policy/v1"
@@ -55,16 +53,12 @@ type Config struct {
 	// the condition DisruptionTarget keeps it, although it is not being deleted; zero means
 	// DefaultDeletionTimeout.
 	DeletionTimeout time.Duration
-	// Scales reads the scale subresource of custom resources; nil means that none can say how
-	// many pods they want.
-	Scales dynamic.Interface
-	Events record.EventRecorder // nil means none
-	Log    *slog.Logger         // nil means discard
 }
 
 // A Controller is Kubernetes' disruption-controller.
 type Controller struct {
 	cfg     Config
+	events  record.EventRecorder
 	client  kubernetes.Interface
 	budgets policylisters.PodDisruptionBudgetLister
 	pods    corelisters.PodLister
@@ -79,18 +73,17 @@ type Controller struct {
 	selectors map[string]map[string]labels.Selector
 }
 
-// New returns a controller that watches through f.
-func New(client kubernetes.Interface, f informers.SharedInformerFactory, c Config) *Controller {
+// New returns a controller that watches through d.Informers.
+func New(d loop.Deps, c Config) (*Controller, error) {
 	loop.Default(&c.Workers, DefaultWorkers)
 	loop.Default(&c.DeletionTimeout, DefaultDeletionTimeout)
-	c.Events = loop.Recorder(c.Events)
-	budgets, pods := f.Policy().V1().PodDisruptionBudgets(), f.Core().V1().Pods()
+	budgets, pods := d.Informers.Policy().V1().PodDisruptionBudgets(), d.Informers.Core().V1().Pods()
 	ctl := &Controller{
-		cfg: c, client: client, budgets: budgets.Lister(), pods: pods.Lister(), scales: newScales(client, c.Scales, f),
+		cfg: c, events: loop.Recorder(d.Events), client: d.Client, budgets: budgets.Lister(), pods: pods.Lister(), scales: newScales(d.Client, d.Custom, d.Informers),
 		inf: budgets.Informer(), podInf: pods.Informer(), selectors: make(map[string]map[string]labels.Selector),
 	}
-	ctl.log = loop.Logger(c.Log, ctl.Name())
-	return ctl
+	ctl.log = loop.Logger(d.Log, ctl.Name())
+	return ctl, nil
 }
 
 // Name is the controller's name in Kubernetes.
@@ -216,15 +209,15 @@ func (c *Controller) sums(ctx context.Context, b *policyv1.PodDisruptionBudget) 
 	// The first that cannot be counted is named in the status, which would change with each look.
 	slices.SortFunc(pods, func(a, b *corev1.Pod) int { return cmp.Compare(a.Name, b.Name) })
 	if len(pods) == 0 {
-		c.cfg.Events.Eventf(b, corev1.EventTypeNormal, "NoPods", "No matching pods found")
+		c.events.Eventf(b, corev1.EventTypeNormal, "NoPods", "No matching pods found")
 	}
 	expected, desired, unmanaged, err := c.expect(ctx, b, pods)
 	if err != nil {
-		c.cfg.Events.Eventf(b, corev1.EventTypeWarning, "CalculateExpectedPodCountFailed", "Failed to calculate the number of expected pods: %v", err)
+		c.events.Eventf(b, corev1.EventTypeWarning, "CalculateExpectedPodCountFailed", "Failed to calculate the number of expected pods: %v", err)
 		return nil, 0, err
 	}
 	if unmanaged > 0 {
-		c.cfg.Events.Eventf(b, corev1.EventTypeWarning, "UnmanagedPods",
+		c.events.Eventf(b, corev1.EventTypeWarning, "UnmanagedPods",
 			"Pods selected by this PodDisruptionBudget (selector: %v) were found to be unmanaged. As a result, the status of the PDB cannot be calculated correctly, which may result in undefined behavior. To account for these pods please set \".spec.minAvailable\" field of the PDB to an integer value.", selector)
 	}
 	disrupted, again := c.disrupted(b, pods, time.Now())
@@ -259,7 +252,7 @@ func (c *Controller) disrupted(b *policyv1.PodDisruptionBudget, pods []*corev1.P
 		}
 		left := at.Add(c.cfg.DeletionTimeout).Sub(now)
 		if left <= 0 {
-			c.cfg.Events.Eventf(p, corev1.EventTypeWarning, "NotDeleted", "Pod was expected by PDB %s/%s to be deleted but it wasn't", b.Namespace, b.Name)
+			c.events.Eventf(p, corev1.EventTypeWarning, "NotDeleted", "Pod was expected by PDB %s/%s to be deleted but it wasn't", b.Namespace, b.Name)
 			continue
 		}
 		if out == nil {

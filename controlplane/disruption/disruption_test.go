@@ -11,6 +11,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/hawser-project/hawser/controlplane/loop"
+
 	"go.uber.org/goleak"
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
@@ -61,7 +63,7 @@ func run(t *testing.T, f func(w *world), objs ...runtime.Object) {
 		}
 		w := &world{T: t, ctx: t.Context(), client: client, scales: dynamicfake.NewSimpleDynamicClient(runtime.NewScheme()), events: record.NewFakeRecorder(1000)}
 		_, stop := apitest.Start(t, client, func(f informers.SharedInformerFactory) (*Controller, error) {
-			return New(discovering{client}, f, Config{Scales: w.scales, Events: w.events}), nil
+			return New(loop.Deps{Client: discovering{client}, Custom: w.scales, Informers: f, Events: w.events}, Config{})
 		})
 		w.settle(0)
 		f(w)
@@ -289,7 +291,10 @@ func many(tb testing.TB, n int) *Controller {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	c := New(client, informers.NewSharedInformerFactory(client, 0), Config{})
+	c, err := New(loop.Deps{Client: client, Informers: informers.NewSharedInformerFactory(client, 0)}, Config{})
+	if err != nil {
+		tb.Fatal(err)
+	}
 	for i := range n {
 		b := budget(least("1"))
 		b.Name, b.Spec.Selector.MatchLabels["app"] = fmt.Sprint("b-", i), fmt.Sprint("x-", i)

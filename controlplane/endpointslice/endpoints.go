@@ -14,12 +14,13 @@ import (
 	"strings"
 	"time"
 
+	"github.com/spf13/pflag"
+
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
@@ -38,8 +39,12 @@ const (
 
 // EndpointsConfig configures an Endpoints controller. The zero value is good.
 type EndpointsConfig struct {
-	Workers int          // Services worked on at once; zero means DefaultWorkers
-	Log     *slog.Logger // nil means discard
+	Workers int // Services worked on at once; zero means DefaultWorkers
+}
+
+// AddFlags adds the flags that set c.
+func (c *EndpointsConfig) AddFlags(f *pflag.FlagSet) {
+	f.IntVar(&c.Workers, "concurrent-endpoint-syncs", DefaultWorkers, "Services whose Endpoints are worked on at once")
 }
 
 // Endpoints is Kubernetes' endpoints-controller.
@@ -54,21 +59,21 @@ type Endpoints struct {
 	log       *slog.Logger
 }
 
-// NewEndpoints returns a controller that watches through f. It makes Endpoints of what a
+// NewEndpoints returns a controller that watches through d.Informers. It makes Endpoints of what a
 // Controller, here or in another process, has written. It is an error if f has
 // been shut down.
-func NewEndpoints(client kubernetes.Interface, f informers.SharedInformerFactory, c EndpointsConfig) (*Endpoints, error) {
+func NewEndpoints(d loop.Deps, c EndpointsConfig) (*Endpoints, error) {
 	loop.Default(&c.Workers, DefaultWorkers)
-	services, endpoints, all := f.Core().V1().Services(), f.Core().V1().Endpoints(), f.Discovery().V1().EndpointSlices().Informer()
+	services, endpoints, all := d.Informers.Core().V1().Services(), d.Informers.Core().V1().Endpoints(), d.Informers.Discovery().V1().EndpointSlices().Informer()
 	of, err := loop.SlicesByService(all, ManagedBy)
 	if err != nil {
 		return nil, err
 	}
 	e := &Endpoints{
-		workers: c.Workers, client: client, services: services.Lister(), endpoints: endpoints.Lister(),
+		workers: c.Workers, client: d.Client, services: services.Lister(), endpoints: endpoints.Lister(),
 		slicesOf: of, watched: []cache.SharedIndexInformer{services.Informer(), endpoints.Informer()}, slices: all,
 	}
-	e.log = loop.Logger(c.Log, e.Name())
+	e.log = loop.Logger(d.Log, e.Name())
 	return e, nil
 }
 

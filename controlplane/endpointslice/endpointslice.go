@@ -16,13 +16,13 @@ import (
 	"slices"
 	"time"
 
+	"github.com/spf13/pflag"
+
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/client-go/informers"
-	"k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
@@ -54,9 +54,12 @@ const (
 type Config struct {
 	Workers      int // Services worked on at once; zero means DefaultWorkers
 	MaxEndpoints int // of a slice; zero means DefaultMaxEndpoints, and more than MaxEndpoints is that
+}
 
-	Events record.EventRecorder // nil means none
-	Log    *slog.Logger         // nil means discard
+// AddFlags adds the flags that set c.
+func (c *Config) AddFlags(f *pflag.FlagSet) {
+	f.IntVar(&c.Workers, "concurrent-service-endpoint-syncs", DefaultWorkers, "Services whose EndpointSlices are worked on at once")
+	f.IntVar(&c.MaxEndpoints, "max-endpoints-per-slice", DefaultMaxEndpoints, fmt.Sprintf("endpoints of one EndpointSlice, at most %d", MaxEndpoints))
 }
 
 // A Controller is Kubernetes' endpointslice-controller.
@@ -76,24 +79,24 @@ type Controller struct {
 	topology   *topologycache.TopologyCache
 }
 
-// New returns a controller that watches through f. It is an error if f has been shut down.
-func New(client kubernetes.Interface, f informers.SharedInformerFactory, c Config) (*Controller, error) {
+// New returns a controller that watches through d.Informers. It is an error if d.Informers has been shut down.
+func New(d loop.Deps, c Config) (*Controller, error) {
 	loop.Default(&c.Workers, DefaultWorkers)
 	loop.Default(&c.MaxEndpoints, DefaultMaxEndpoints)
-	core, written := f.Core().V1(), f.Discovery().V1().EndpointSlices().Informer()
+	core, written := d.Informers.Core().V1(), d.Informers.Discovery().V1().EndpointSlices().Informer()
 	of, err := loop.SlicesByService(written, ManagedBy)
 	if err != nil {
 		return nil, err
 	}
 	ctl := &Controller{
 		cfg: c, services: core.Services().Lister(), pods: core.Pods().Lister(), nodes: core.Nodes().Lister(), slicesOf: of,
-		events: loop.Recorder(c.Events), tracker: util.NewEndpointSliceTracker(), triggers: util.NewTriggerTimeTracker(), topology: topologycache.NewTopologyCache(),
+		events: loop.Recorder(d.Events), tracker: util.NewEndpointSliceTracker(), triggers: util.NewTriggerTimeTracker(), topology: topologycache.NewTopologyCache(),
 	}
 	ctl.watched.services, ctl.watched.pods, ctl.watched.nodes = core.Services().Informer(), core.Pods().Informer(), core.Nodes().Informer()
 	ctl.watched.slices = written
-	ctl.log = loop.Logger(c.Log, ctl.Name())
+	ctl.log = loop.Logger(d.Log, ctl.Name())
 	metrics.RegisterMetrics()
-	ctl.reconciler = reconcile.NewReconciler(client, ctl.nodes, int32(min(c.MaxEndpoints, MaxEndpoints)), ctl.tracker, ctl.topology, ctl.events, ManagedBy, //nolint:gosec // at most 1,000
+	ctl.reconciler = reconcile.NewReconciler(d.Client, ctl.nodes, int32(min(c.MaxEndpoints, MaxEndpoints)), ctl.tracker, ctl.topology, ctl.events, ManagedBy, //nolint:gosec // at most 1,000
 		reconcile.WithPreferSameTrafficDistributionEnabled(true))
 	return ctl, nil
 }

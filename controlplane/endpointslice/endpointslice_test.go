@@ -62,11 +62,11 @@ func run(t *testing.T, c Config, f func(w *world), objs ...runtime.Object) {
 			t.Fatal(err)
 		}
 		w := &world{T: t, ctx: t.Context(), client: client, events: record.NewFakeRecorder(100)}
-		c.Events = w.events
 		_, stop := apitest.Start(t, client, func(f informers.SharedInformerFactory) (controllers, error) {
-			slices, err := New(client, f, c)
-			endpoints, more := NewEndpoints(client, f, EndpointsConfig{})
-			mirror, most := NewMirror(client, f, MirrorConfig{Events: w.events})
+			d := loop.Deps{Client: client, Informers: f, Events: w.events}
+			slices, err := New(d, c)
+			endpoints, more := NewEndpoints(d, EndpointsConfig{})
+			mirror, most := NewMirror(d, MirrorConfig{})
 			return controllers{slices, endpoints, mirror}, errors.Join(err, more, most)
 		})
 		w.settle()
@@ -98,7 +98,7 @@ func TestManyNodesJoin(t *testing.T) {
 		}
 		var c countingLister
 		_, stop := apitest.Start(t, client, func(f informers.SharedInformerFactory) (*Controller, error) {
-			ctl, err := New(client, f, Config{})
+			ctl, err := New(loop.Deps{Client: client, Informers: f}, Config{})
 			if err == nil {
 				c.NodeLister, ctl.nodes = ctl.nodes, &c
 			}

@@ -14,12 +14,13 @@ import (
 	"strings"
 	"time"
 
+	"github.com/spf13/pflag"
+
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
@@ -48,9 +49,12 @@ const (
 type MirrorConfig struct {
 	Workers      int // Endpoints worked on at once; zero means DefaultWorkers
 	MaxEndpoints int // with the same ports; zero means DefaultMirrored, and more than that is that
+}
 
-	Events record.EventRecorder // nil means none
-	Log    *slog.Logger         // nil means discard
+// AddFlags adds the flags that set c.
+func (c *MirrorConfig) AddFlags(f *pflag.FlagSet) {
+	f.IntVar(&c.Workers, "mirroring-concurrent-service-endpoint-syncs", DefaultWorkers, "Endpoints of Services without a selector that are mirrored at once")
+	f.IntVar(&c.MaxEndpoints, "mirroring-max-endpoints-per-subset", DefaultMirrored, fmt.Sprintf("addresses of Endpoints with the same ports that are mirrored, at most %d", MaxEndpoints))
 }
 
 // A Mirror is Kubernetes' endpointslice-mirroring-controller.
@@ -66,21 +70,21 @@ type Mirror struct {
 	log       *slog.Logger
 }
 
-// NewMirror returns a controller that watches through f. It is an error if f has been shut down.
-func NewMirror(client kubernetes.Interface, f informers.SharedInformerFactory, c MirrorConfig) (*Mirror, error) {
+// NewMirror returns a controller that watches through d.Informers. It is an error if d.Informers has been shut down.
+func NewMirror(d loop.Deps, c MirrorConfig) (*Mirror, error) {
 	loop.Default(&c.Workers, DefaultWorkers)
 	loop.Default(&c.MaxEndpoints, DefaultMirrored)
 	c.MaxEndpoints = min(c.MaxEndpoints, MaxEndpoints)
-	services, endpoints, all := f.Core().V1().Services(), f.Core().V1().Endpoints(), f.Discovery().V1().EndpointSlices().Informer()
+	services, endpoints, all := d.Informers.Core().V1().Services(), d.Informers.Core().V1().Endpoints(), d.Informers.Discovery().V1().EndpointSlices().Informer()
 	of, err := loop.SlicesByService(all, MirroredBy)
 	if err != nil {
 		return nil, err
 	}
 	m := &Mirror{
-		cfg: c, client: client, services: services.Lister(), endpoints: endpoints.Lister(), slicesOf: of,
-		watched: []cache.SharedIndexInformer{services.Informer(), endpoints.Informer()}, written: all, events: loop.Recorder(c.Events),
+		cfg: c, client: d.Client, services: services.Lister(), endpoints: endpoints.Lister(), slicesOf: of,
+		watched: []cache.SharedIndexInformer{services.Informer(), endpoints.Informer()}, written: all, events: loop.Recorder(d.Events),
 	}
-	m.log = loop.Logger(c.Log, m.Name())
+	m.log = loop.Logger(d.Log, m.Name())
 	return m, nil
 }
 

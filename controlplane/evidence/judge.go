@@ -9,6 +9,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/spf13/pflag"
+
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	corelisters "k8s.io/client-go/listers/core/v1"
@@ -85,6 +87,13 @@ type Config struct {
 
 	Events record.EventRecorder // nil means none
 	Log    *slog.Logger         // nil means discard
+}
+
+// AddFlags adds the flags that set c.
+func (c *Config) AddFlags(f *pflag.FlagSet) {
+	f.DurationVar(&c.SiteAutonomy, "site-autonomy-duration", DefaultSiteAutonomy, "how long pods stay on the nodes of a site, or behind a server, that has lost its network (--cause-aware-eviction), unless an annotation says otherwise")
+	f.DurationVar(&c.MaxAutonomy, "max-autonomy-duration", DefaultMaxAutonomy, "the longest that --cause-aware-eviction, --site-autonomy-duration and any annotation can keep pods on a silent node")
+	f.BoolVar(&c.KeepAttached, "keep-attached-nodes", false, "evict nobody from a silent node whose tunnel works (--cause-aware-eviction), for --max-autonomy-duration at most")
 }
 
 // A Judge judges. Its methods may be called at the same time.

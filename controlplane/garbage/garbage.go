@@ -30,10 +30,10 @@ import (
 	"sync"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
+	"github.com/spf13/pflag"
+
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/discovery"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/lru"
@@ -62,14 +62,17 @@ type Config struct {
 	// Patience is how long deletions wait for kinds that are new to be listed;
 	// zero means DefaultPatience.
 	Patience time.Duration
-	Events   record.EventRecorder  // nil means none
-	Metrics  prometheus.Registerer // nil means none
-	Log      *slog.Logger          // nil means discard
+}
+
+// AddFlags adds the flags that set c.
+func (c *Config) AddFlags(f *pflag.FlagSet) {
+	f.IntVar(&c.Workers, "concurrent-gc-syncs", DefaultWorkers, "objects that the garbage collector works on at once")
 }
 
 // A Controller is Kubernetes' garbage-collector-controller.
 type Controller struct {
 	cfg       Config
+	events    record.EventRecorder
 	objects   metadata.Interface
 	discovery discovery.DiscoveryInterface
 	metrics   *metrics
@@ -78,14 +81,13 @@ type Controller struct {
 
 // New returns a controller that finds out by client which kinds there are and
 // watches and changes their objects by objects.
-func New(client kubernetes.Interface, objects metadata.Interface, c Config) *Controller {
+func New(d loop.Deps, c Config) (*Controller, error) {
 	loop.Default(&c.Workers, DefaultWorkers)
 	loop.Default(&c.Refresh, DefaultRefresh)
 	loop.Default(&c.Patience, DefaultPatience)
-	c.Events = loop.Recorder(c.Events)
-	ctl := &Controller{cfg: c, objects: objects, discovery: client.Discovery(), metrics: newMetrics(c.Metrics)}
-	ctl.log = loop.Logger(c.Log, ctl.Name())
-	return ctl
+	ctl := &Controller{cfg: c, events: loop.Recorder(d.Events), objects: d.Objects, discovery: d.Client.Discovery(), metrics: newMetrics(d.Metrics)}
+	ctl.log = loop.Logger(d.Log, ctl.Name())
+	return ctl, nil
 }
 
 // Name is the controller's name in Kubernetes.
@@ -148,6 +150,6 @@ func (r *run) do(w work) {
 		r.orphans.Add(uid)
 	}
 	for _, s := range w.invalidOwners {
-		r.cfg.Events.Eventf(s.dependent.reference(), "Warning", "OwnerRefInvalidNamespace", "ownerRef %s does not exist in namespace %q", s.owner, s.dependent.namespace)
+		r.events.Eventf(s.dependent.reference(), "Warning", "OwnerRefInvalidNamespace", "ownerRef %s does not exist in namespace %q", s.owner, s.dependent.namespace)
 	}
 }

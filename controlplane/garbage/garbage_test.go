@@ -29,6 +29,7 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"github.com/hawser-project/hawser/controlplane/apitest"
+	"github.com/hawser-project/hawser/controlplane/loop"
 )
 
 func TestMain(m *testing.M) {
@@ -109,7 +110,13 @@ func bubble(t *testing.T, f func(w *world), objs ...*metav1.PartialObjectMetadat
 		for _, o := range objs {
 			w.create(o)
 		}
-		c := New(client{&fake.Clientset{}, disco{err: &w.disco}}, meta, Config{Events: w.events, Metrics: w.metrics, Log: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug}))})
+		c, err := New(loop.Deps{
+			Client: client{&fake.Clientset{}, disco{err: &w.disco}}, Objects: meta, Events: w.events, Metrics: w.metrics,
+			Log: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})),
+		}, Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
 		w.start = func() {
 			ctx, cancel := context.WithCancel(t.Context())
 			done := make(chan error, 1)

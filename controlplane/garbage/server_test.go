@@ -28,6 +28,7 @@ import (
 	"github.com/hawser-project/hawser/auth/pki"
 	"github.com/hawser-project/hawser/controlplane/apiserver"
 	"github.com/hawser-project/hawser/controlplane/etcd"
+	"github.com/hawser-project/hawser/controlplane/loop"
 )
 
 // begin runs f until the test ends.
@@ -96,7 +97,9 @@ func serve(t *testing.T) (kubernetes.Interface, metadata.Interface) {
 	must(err)
 	objects, err := metadata.NewForConfig(as(pki.ControllerManager))
 	must(err)
-	begin(t, New(client, objects, Config{Log: slog.New(slog.NewTextHandler(t.Output(), nil))}).Run)
+	c, err := New(loop.Deps{Client: client, Objects: objects, Log: slog.New(slog.NewTextHandler(t.Output(), nil))}, Config{})
+	must(err)
+	begin(t, c.Run)
 	admin, err := kubernetes.NewForConfig(as(pki.Admin))
 	must(err)
 	all, err := metadata.NewForConfig(as(pki.Admin))

@@ -163,7 +163,7 @@ func (c *Controller) write(ctx context.Context, stored **batchv1.Job, l *look) e
 		c.mu.Unlock()
 	}
 	for _, n := range l.news {
-		c.cfg.Events.Event(l.job, n.kind, n.reason, n.message)
+		c.events.Event(l.job, n.kind, n.reason, n.message)
 	}
 	l.news = nil
 	return nil

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hawser-project/hawser/controlplane/loop"
+
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -100,7 +102,7 @@ func TestStaleJob(t *testing.T) {
 	}
 	ctx := t.Context()
 	// The informers are not started: the caches show what this test puts there.
-	c, err := New(client, informers.NewSharedInformerFactory(client, 0), Config{})
+	c, err := New(loop.Deps{Client: client, Informers: informers.NewSharedInformerFactory(client, 0)}, Config{})
 	if err != nil {
 		t.Fatal(err)
 	}

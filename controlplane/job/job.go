@@ -31,13 +31,14 @@ import (
 	"sync"
 	"time"
 
+	"github.com/spf13/pflag"
+
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
-	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	batchlisters "k8s.io/client-go/listers/batch/v1"
 	"k8s.io/client-go/tools/cache"
@@ -61,13 +62,19 @@ type Config struct {
 	// each further failure without a success doubles it, up to MaxBackoff. Zero
 	// means DefaultMinBackoff and DefaultMaxBackoff.
 	MinBackoff, MaxBackoff time.Duration
-	Events                 record.EventRecorder // nil means none
-	Log                    *slog.Logger         // nil means discard
+}
+
+// AddFlags adds the flags that set c.
+func (c *Config) AddFlags(f *pflag.FlagSet) {
+	f.IntVar(&c.Workers, "concurrent-job-syncs", DefaultWorkers, "Jobs worked on at once")
+	f.DurationVar(&c.MinBackoff, "job-min-backoff", DefaultMinBackoff, "how long after a pod of a Job has failed the next is made; doubles with each")
+	f.DurationVar(&c.MaxBackoff, "job-max-backoff", DefaultMaxBackoff, "the longest wait between pods of a Job that fail, which begins with --job-min-backoff and doubles")
 }
 
 // A Controller is Kubernetes' job-controller.
 type Controller struct {
 	cfg    Config
+	events record.EventRecorder
 	client kubernetes.Interface
 	jobs   batchlisters.JobLister
 	inf    cache.SharedIndexInformer
@@ -80,23 +87,23 @@ type Controller struct {
 	written map[string]string // guarded by mu; likewise: the version last written
 }
 
-// New returns a controller that watches through f. It fails if f's informers
+// New returns a controller that watches through d.Informers. It fails if d's informers
 // have stopped.
-func New(client kubernetes.Interface, f informers.SharedInformerFactory, c Config) (*Controller, error) {
+func New(d loop.Deps, c Config) (*Controller, error) {
 	loop.Default(&c.Workers, DefaultWorkers)
 	loop.Default(&c.MinBackoff, DefaultMinBackoff)
 	loop.Default(&c.MaxBackoff, max(DefaultMaxBackoff, c.MinBackoff))
-	c.Events = loop.Recorder(c.Events)
-	jobs, pods := f.Batch().V1().Jobs(), f.Core().V1().Pods()
-	ctl := &Controller{cfg: c, client: client, jobs: jobs.Lister(), inf: jobs.Informer(), podInf: pods.Informer(), pauses: make(map[string]*pause), written: make(map[string]string)}
-	ctl.log = loop.Logger(c.Log, ctl.Name())
+	d.Events = loop.Recorder(d.Events)
+	jobs, pods := d.Informers.Batch().V1().Jobs(), d.Informers.Core().V1().Pods()
+	ctl := &Controller{cfg: c, events: d.Events, client: d.Client, jobs: jobs.Lister(), inf: jobs.Informer(), podInf: pods.Informer(), pauses: make(map[string]*pause), written: make(map[string]string)}
+	ctl.log = loop.Logger(d.Log, ctl.Name())
 	var err error
 	ctl.pods, err = children.New(children.Config[*corev1.Pod]{
-		Client: children.PodClient(client), Informer: ctl.podInf, Noun: "pod", Kind: batchv1.SchemeGroupVersion.WithKind("Job"),
+		Client: children.PodClient(d.Client), Informer: ctl.podInf, Noun: "pod", Kind: batchv1.SchemeGroupVersion.WithKind("Job"),
 		Live: func(ctx context.Context, ns, name string) (metav1.Object, error) {
-			return client.BatchV1().Jobs(ns).Get(ctx, name, metav1.GetOptions{})
+			return d.Client.BatchV1().Jobs(ns).Get(ctx, name, metav1.GetOptions{})
 		},
-		Finalizer: batchv1.JobTrackingFinalizer, Events: c.Events,
+		Finalizer: batchv1.JobTrackingFinalizer, Events: d.Events,
 	})
 	if err != nil {
 		return nil, err

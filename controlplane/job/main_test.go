@@ -11,6 +11,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/hawser-project/hawser/controlplane/loop"
+
 	"go.uber.org/goleak"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -87,7 +89,7 @@ func run(t *testing.T, f func(w *world), objs ...runtime.Object) {
 func (w *world) start() {
 	w.Helper()
 	_, stop := apitest.Start(w, w.client, func(f informers.SharedInformerFactory) (*Controller, error) {
-		return New(w.client, f, Config{Events: w.events})
+		return New(loop.Deps{Client: w.client, Informers: f, Events: w.events}, Config{})
 	})
 	w.stop = func() {
 		w.Helper()

@@ -25,7 +25,6 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
-	"k8s.io/client-go/informers"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
@@ -57,9 +56,6 @@ type Config struct {
 	Ports []utilnet.PortRange
 	// Set makes fronts what a Service has, which is called NAMESPACE/NAME.
 	Set func(ctx context.Context, service string, fronts []Front) error
-
-	Events record.EventRecorder // nil means none
-	Log    *slog.Logger         // nil means discard
 }
 
 // A Controller has fronts made.
@@ -72,15 +68,15 @@ type Controller struct {
 	events   record.EventRecorder
 }
 
-// New returns a controller that watches through f. It is an error if f has been shut down.
-func New(f informers.SharedInformerFactory, c Config) (*Controller, error) {
-	services := f.Core().V1().Services()
-	of, err := loop.SlicesByService(f.Discovery().V1().EndpointSlices().Informer(), "") // each connection looks
+// New returns a controller that watches through d.Informers. It is an error if d.Informers has been shut down.
+func New(d loop.Deps, c Config) (*Controller, error) {
+	services := d.Informers.Core().V1().Services()
+	of, err := loop.SlicesByService(d.Informers.Discovery().V1().EndpointSlices().Informer(), "") // each connection looks
 	if err != nil {
 		return nil, err
 	}
-	ctl := &Controller{cfg: c, services: services.Lister(), slicesOf: of, watched: services.Informer(), events: loop.Recorder(c.Events)}
-	ctl.log = loop.Logger(c.Log, ctl.Name())
+	ctl := &Controller{cfg: c, services: services.Lister(), slicesOf: of, watched: services.Informer(), events: loop.Recorder(d.Events)}
+	ctl.log = loop.Logger(d.Log, ctl.Name())
 	return ctl, nil
 }
 

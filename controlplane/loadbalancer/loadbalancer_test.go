@@ -12,6 +12,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/hawser-project/hawser/controlplane/loop"
+
 	"go.uber.org/goleak"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -54,7 +56,7 @@ func runWith(t *testing.T, ports []utilnet.PortRange, f func(w *world), objs ...
 		}
 		w := &world{T: t, ctx: t.Context(), client: client, events: record.NewFakeRecorder(100), set: make(map[string][]Front)}
 		_, stop := apitest.Start(t, client, func(f informers.SharedInformerFactory) (*Controller, error) {
-			return New(f, Config{Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}, Ports: ports, Set: w.take, Events: w.events})
+			return New(loop.Deps{Informers: f, Events: w.events}, Config{Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}, Ports: ports, Set: w.take})
 		})
 		f(w)
 		if err := stop(); err != nil {

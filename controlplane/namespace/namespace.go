@@ -23,7 +23,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/discovery"
-	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/metadata"
@@ -47,7 +46,6 @@ type Config struct {
 	// Recheck is how soon a namespace is looked at again while objects in it take
 	// their time; zero means DefaultRecheck.
 	Recheck time.Duration
-	Log     *slog.Logger // nil means discard
 }
 
 // A Controller is Kubernetes' namespace-controller.
@@ -61,17 +59,17 @@ type Controller struct {
 	log        *slog.Logger
 }
 
-// New returns a controller that watches through f.
-func New(client kubernetes.Interface, objects metadata.Interface, f informers.SharedInformerFactory, c Config) *Controller {
+// New returns a controller that watches through d.Informers.
+func New(d loop.Deps, c Config) (*Controller, error) {
 	loop.Default(&c.Workers, DefaultWorkers)
 	loop.Default(&c.Recheck, DefaultRecheck)
-	n := f.Core().V1().Namespaces()
+	n := d.Informers.Core().V1().Namespaces()
 	ctl := &Controller{
-		cfg: c, client: client, objects: objects, discovery: client.Discovery(),
+		cfg: c, client: d.Client, objects: d.Objects, discovery: d.Client.Discovery(),
 		namespaces: n.Lister(), inf: n.Informer(),
 	}
-	ctl.log = loop.Logger(c.Log, ctl.Name())
-	return ctl
+	ctl.log = loop.Logger(d.Log, ctl.Name())
+	return ctl, nil
 }
 
 // Name is the controller's name in Kubernetes.

@@ -14,6 +14,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/hawser-project/hawser/controlplane/loop"
+
 	"go.uber.org/goleak"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -189,7 +191,10 @@ func start(t *testing.T, ns *corev1.Namespace, s *store) *bench {
 		return true, now, b.client.Tracker().Update(gvr, now, "")
 	})
 	f := informers.NewSharedInformerFactory(b.client, 0)
-	c := New(b.client, s, f, Config{})
+	c, err := New(loop.Deps{Client: b.client, Objects: s, Informers: f}, Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
 	c.discovery = preferred{c.discovery, &b.client.Resources, s}
 	ctx, cancel := context.WithCancel(t.Context())
 	f.Start(ctx.Done())

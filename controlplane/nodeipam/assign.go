@@ -138,6 +138,6 @@ func (r *run) complainLocked(m *member, n *corev1.Node, reason string) bool {
 	}
 	m.complained, m.at = reason, now
 	ref := &corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: n.Name, UID: n.UID}
-	r.cfg.Events.Event(ref, corev1.EventTypeNormal, reason, fmt.Sprintf("Node %s status is now: %s", n.Name, reason))
+	r.events.Event(ref, corev1.EventTypeNormal, reason, fmt.Sprintf("Node %s status is now: %s", n.Name, reason))
 	return true
 }

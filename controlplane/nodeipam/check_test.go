@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/hawser-project/hawser/controlplane/loop"
 )
 
 func TestCheck(t *testing.T) {
@@ -63,7 +65,7 @@ func TestCheck(t *testing.T) {
 				if err == nil || !strings.HasPrefix(err.Error(), tc.err) || strings.Contains(err.Error(), "\n") {
 					t.Errorf("got %v, want %s…", err, tc.err)
 				}
-				if _, err := New(nil, nil, tc.c); err == nil {
+				if _, err := New(loop.Deps{}, tc.c); err == nil {
 					t.Error("New takes it")
 				}
 				return

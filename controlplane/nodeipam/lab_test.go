@@ -12,6 +12,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/hawser-project/hawser/controlplane/loop"
+
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -71,9 +73,10 @@ func (l *lab) failing(f func(name string) (after bool, err error)) {
 // run starts the controller and returns the registry of its metrics.
 func (l *lab) run(c Config) *prometheus.Registry {
 	reg := prometheus.NewRegistry()
-	c.Allocate, c.Metrics, c.Events, c.Log = true, reg, l.events, slog.New(slog.NewTextHandler(&l.log, nil))
+	c.Allocate = true
+	log := slog.New(slog.NewTextHandler(&l.log, nil))
 	_, l.stop = apitest.Start(l.t, l.client, func(f informers.SharedInformerFactory) (*Controller, error) {
-		return New(l.client, f, c)
+		return New(loop.Deps{Client: l.client, Informers: f, Events: l.events, Metrics: reg, Log: log}, c)
 	})
 	l.settle()
 	return reg

@@ -19,10 +19,10 @@ import (
 	"sync"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
+	"github.com/spf13/pflag"
+
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
@@ -62,15 +62,21 @@ type Config struct {
 	// is tried again. One that waits for a free block is tried as soon as there is
 	// one, too. Zero means DefaultMinRetry and DefaultMaxRetry.
 	MinRetry, MaxRetry time.Duration
+}
 
-	Events  record.EventRecorder  // nil means none
-	Metrics prometheus.Registerer // nil means none
-	Log     *slog.Logger          // nil means discard
+// AddFlags adds the flags that set c.
+func (c *Config) AddFlags(f *pflag.FlagSet) {
+	f.BoolVar(&c.Allocate, "allocate-node-cidrs", false, "give each node a block of --cluster-cidr for its pods")
+	f.StringVar(&c.ClusterCIDR, "cluster-cidr", "", "addresses of pods: a range, or one of IPv4 and one of IPv6 with a comma between them")
+	f.IntVar(&c.MaskSize, "node-cidr-mask-size", 0, "prefix length of a node's block of --cluster-cidr (default 24, and 64 for IPv6)")
+	f.IntVar(&c.MaskSizeIPv4, "node-cidr-mask-size-ipv4", 0, "prefix length of a node's IPv4 block, where --cluster-cidr has two ranges")
+	f.IntVar(&c.MaskSizeIPv6, "node-cidr-mask-size-ipv6", 0, "prefix length of a node's IPv6 block, where --cluster-cidr has two ranges")
 }
 
 // A Controller is Kubernetes' node-ipam-controller with its range allocator.
 type Controller struct {
 	cfg     Config
+	events  record.EventRecorder
 	client  kubernetes.Interface
 	nodes   corelisters.NodeLister
 	inf     cache.SharedIndexInformer
@@ -78,23 +84,22 @@ type Controller struct {
 	log     *slog.Logger
 }
 
-// New returns a controller that watches through f. It fails as Check does, or if
+// New returns a controller that watches through d.Informers. It fails as Check does, or if
 // the metrics cannot be registered.
-func New(client kubernetes.Interface, f informers.SharedInformerFactory, c Config) (*Controller, error) {
+func New(d loop.Deps, c Config) (*Controller, error) {
 	if err := c.Check(); err != nil {
 		return nil, err
 	}
 	loop.Default(&c.Workers, DefaultWorkers)
 	loop.Default(&c.MinRetry, DefaultMinRetry)
 	loop.Default(&c.MaxRetry, DefaultMaxRetry)
-	c.Events = loop.Recorder(c.Events)
-	m, err := newMetrics(c.Metrics)
+	m, err := newMetrics(d.Metrics)
 	if err != nil {
 		return nil, err
 	}
-	n := f.Core().V1().Nodes()
-	ctl := &Controller{cfg: c, client: client, nodes: n.Lister(), inf: n.Informer(), metrics: m}
-	ctl.log = loop.Logger(c.Log, ctl.Name())
+	n := d.Informers.Core().V1().Nodes()
+	ctl := &Controller{cfg: c, events: loop.Recorder(d.Events), client: d.Client, nodes: n.Lister(), inf: n.Informer(), metrics: m}
+	ctl.log = loop.Logger(d.Log, ctl.Name())
 	return ctl, nil
 }
 

@@ -13,6 +13,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/hawser-project/hawser/controlplane/loop"
+
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"go.uber.org/goleak"
@@ -344,7 +346,7 @@ func TestOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, machine("n"))
 		f := informers.NewSharedInformerFactory(l.client, 0)
-		c, err := New(l.client, f, Config{ClusterCIDR: "10.0.0.0/8"})
+		c, err := New(loop.Deps{Client: l.client, Informers: f}, Config{ClusterCIDR: "10.0.0.0/8"})
 		l.must(err)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)

@@ -37,7 +37,11 @@ func newFleet(tb testing.TB) *fleet {
 	fl := &fleet{}
 	client := &fake.Clientset{}
 	f := informers.NewSharedInformerFactory(client, 0)
-	fl.run = newRun(New(client, f, Config{}))
+	c, err := New(loop.Deps{Client: client, Informers: f}, Config{})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	fl.run = newRun(c)
 	now := metav1.Now()
 	put := func(err error) {
 		if err != nil {

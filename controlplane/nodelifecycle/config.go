@@ -4,12 +4,12 @@ package nodelifecycle
 
 import (
 	"fmt"
-	"log/slog"
 	"math"
 	"strconv"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
+	"github.com/spf13/pflag"
+
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/record"
 
@@ -59,6 +59,18 @@ type Policy struct {
 	// nodes above which a zone is large. In a smaller one that is partly down
 	// nothing is evicted.
 	LargeClusterThreshold int
+}
+
+// AddFlags adds the flags that set p.
+func (p *Policy) AddFlags(f *pflag.FlagSet) {
+	d := DefaultPolicy()
+	f.DurationVar(&p.MonitorPeriod, "node-monitor-period", d.MonitorPeriod, "time between two looks at all nodes")
+	f.DurationVar(&p.MonitorGracePeriod, "node-monitor-grace-period", d.MonitorGracePeriod, "how long a node may be silent before its conditions are Unknown")
+	f.DurationVar(&p.StartupGracePeriod, "node-startup-grace-period", d.StartupGracePeriod, "how long a node that has never said whether it is ready may be silent before its conditions are Unknown")
+	f.Float32Var(&p.EvictionRate, "node-eviction-rate", d.EvictionRate, "nodes a second of a zone from which pods are evicted while the zone is healthy, or down as a whole")
+	f.Float32Var(&p.SecondaryEvictionRate, "secondary-node-eviction-rate", d.SecondaryEvictionRate, "nodes a second of a large zone from which pods are evicted while the zone is partly down")
+	f.Float32Var(&p.UnhealthyZoneThreshold, "unhealthy-zone-threshold", d.UnhealthyZoneThreshold, "share of a zone's nodes, if more than two, whose silence makes it partly down")
+	f.IntVar(&p.LargeClusterThreshold, "large-cluster-size-threshold", d.LargeClusterThreshold, "nodes above which a zone is large; a smaller one that is partly down is not evicted from")
 }
 
 // DefaultPolicy returns the documented defaults.
@@ -146,11 +158,9 @@ type Config struct {
 	// nobody wants to know.
 	Frozen func(node, reason, message string, until time.Time)
 
-	Workers int                   // nodes a pass works on at once; zero means DefaultWorkers
-	Events  record.EventRecorder  // from component node-controller; nil means none
-	Freezes record.EventRecorder  // of freezes, with a queue that nothing else fills; nil means Events
-	Metrics prometheus.Registerer // nil means none
-	Log     *slog.Logger          // nil means discard
+	Workers int // nodes a pass works on at once; zero means DefaultWorkers
+	// Freezes records events of freezes, with a queue that nothing else fills. Nil means the Deps'.
+	Freezes record.EventRecorder
 }
 
 func (c Config) withDefaults() Config {
@@ -170,9 +180,5 @@ func (c Config) withDefaults() Config {
 		c.Frozen = func(string, string, string, time.Time) {}
 	}
 	loop.Default(&c.Workers, DefaultWorkers)
-	c.Events = loop.Recorder(c.Events)
-	if c.Freezes == nil {
-		c.Freezes = c.Events
-	}
 	return c
 }

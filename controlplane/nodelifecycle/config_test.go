@@ -3,10 +3,13 @@ package nodelifecycle
 // Tests of settings: what is refused, and in which words.
 
 import (
+	"errors"
 	"math"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/hawser-project/hawser/controlplane/loop"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/client-go/informers"
@@ -71,7 +74,12 @@ func TestDefaults(t *testing.T) {
 func TestMadeTwice(t *testing.T) {
 	client, reg := fake.NewClientset(), prometheus.NewRegistry()
 	f := informers.NewSharedInformerFactory(client, 0)
-	a, b := New(client, f, Config{Metrics: reg}), New(client, f, Config{Metrics: reg})
+	d := loop.Deps{Client: client, Informers: f, Metrics: reg}
+	a, err := New(d, Config{})
+	b, more := New(d, Config{})
+	if err := errors.Join(err, more); err != nil {
+		t.Fatal(err)
+	}
 	a.metrics.frozen.WithLabelValues("x").Inc()
 	b.metrics.frozen.WithLabelValues("x").Inc()
 	families, err := reg.Gather()

@@ -23,13 +23,13 @@ func tell(events record.EventRecorder, node *corev1.Node, typ, reason, format st
 }
 
 func (c *Controller) tellAdded(n *corev1.Node) {
-	tell(c.cfg.Events, n, corev1.EventTypeNormal, registeredNode, "Node %s event: Registered Node %s in Controller", n.Name, n.Name)
+	tell(c.events, n, corev1.EventTypeNormal, registeredNode, "Node %s event: Registered Node %s in Controller", n.Name, n.Name)
 }
 
 func (c *Controller) tellRemoved(n *corev1.Node) {
-	tell(c.cfg.Events, n, corev1.EventTypeNormal, removingNode, "Node %s event: Removing Node %s from Controller", n.Name, n.Name)
+	tell(c.events, n, corev1.EventTypeNormal, removingNode, "Node %s event: Removing Node %s from Controller", n.Name, n.Name)
 }
 
 func (c *Controller) tellStatus(n *corev1.Node, status string) {
-	tell(c.cfg.Events, n, corev1.EventTypeNormal, status, "Node %s status is now: %s", n.Name, status)
+	tell(c.events, n, corev1.EventTypeNormal, status, "Node %s status is now: %s", n.Name, status)
 }

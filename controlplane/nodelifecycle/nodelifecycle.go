@@ -9,11 +9,11 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	coordinationlisters "k8s.io/client-go/listers/coordination/v1"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
 	"k8s.io/client-go/util/flowcontrol"
 
 	"github.com/hawser-project/hawser/controlplane/loop"
@@ -35,33 +35,39 @@ const (
 
 // A Controller is Kubernetes' node-lifecycle-controller.
 type Controller struct {
-	cfg      Config
-	client   kubernetes.Interface
-	nodes    corelisters.NodeLister
-	leases   coordinationlisters.LeaseNamespaceLister
-	pods     corelisters.PodLister
-	podsOf   func(node string) ([]*corev1.Pod, error)
-	indexErr error // why podsOf is nil
-	metrics  *metrics
-	log      *slog.Logger
+	cfg     Config
+	events  record.EventRecorder
+	client  kubernetes.Interface
+	nodes   corelisters.NodeLister
+	leases  coordinationlisters.LeaseNamespaceLister
+	pods    corelisters.PodLister
+	podsOf  func(node string) ([]*corev1.Pod, error)
+	metrics *metrics
+	log     *slog.Logger
 
 	nodeInf, leaseInf, podInf cache.SharedIndexInformer
 }
 
-// New returns a controller that watches through f. It starts nothing. cfg should
+// New returns a controller that watches through d.Informers. It starts nothing. cfg should
 // have passed Check.
-func New(client kubernetes.Interface, f informers.SharedInformerFactory, cfg Config) *Controller {
+func New(d loop.Deps, cfg Config) (*Controller, error) {
 	cfg = cfg.withDefaults()
-	nodes, pods, leases := f.Core().V1().Nodes(), f.Core().V1().Pods(), f.Coordination().V1().Leases()
+	nodes, pods, leases := d.Informers.Core().V1().Nodes(), d.Informers.Core().V1().Pods(), d.Informers.Coordination().V1().Leases()
 	c := &Controller{
-		cfg: cfg, client: client, metrics: newMetrics(cfg.Metrics),
+		cfg: cfg, events: loop.Recorder(d.Events), client: d.Client, metrics: newMetrics(d.Metrics),
 		nodes: nodes.Lister(), nodeInf: nodes.Informer(),
 		pods: pods.Lister(), podInf: pods.Informer(),
 		leases: leases.Lister().Leases(corev1.NamespaceNodeLease), leaseInf: leases.Informer(),
 	}
-	c.podsOf, c.indexErr = loop.PodsByNode(c.podInf)
-	c.log = loop.Logger(cfg.Log, c.Name())
-	return c
+	var err error
+	if c.podsOf, err = loop.PodsByNode(c.podInf); err != nil {
+		return nil, err
+	}
+	c.log = loop.Logger(d.Log, c.Name())
+	if c.cfg.Freezes == nil {
+		c.cfg.Freezes = c.events
+	}
+	return c, nil
 }
 
 // Name is the controller's name in Kubernetes.
@@ -71,9 +77,6 @@ func (*Controller) Name() string { return "node-lifecycle-controller" }
 // waits until those it uses have filled their caches. It may be called again
 // after it has returned: what it knew is rebuilt from the caches.
 func (c *Controller) Run(ctx context.Context) error {
-	if c.indexErr != nil {
-		return c.indexErr
-	}
 	if !cache.WaitForCacheSync(ctx.Done(), c.nodeInf.HasSynced, c.leaseInf.HasSynced, c.podInf.HasSynced) {
 		return nil
 	}

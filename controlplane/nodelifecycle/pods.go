@@ -106,7 +106,7 @@ func (r *run) markPod(ctx context.Context, p *corev1.Pod) error {
 	if err != nil {
 		return r.expected(ctx, fmt.Errorf("mark pod %s/%s not ready: %w", p.Namespace, p.Name, err))
 	}
-	r.cfg.Events.Event(p, corev1.EventTypeWarning, nodeNotReady, "Node is not ready")
+	r.events.Event(p, corev1.EventTypeWarning, nodeNotReady, "Node is not ready")
 	return nil
 }
 

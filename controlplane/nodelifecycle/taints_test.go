@@ -13,6 +13,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/hawser-project/hawser/controlplane/loop"
+
 	"go.uber.org/goleak"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -116,7 +118,10 @@ func TestLoop(t *testing.T) {
 			return false, nil, nil
 		})
 		f := informers.NewSharedInformerFactory(client, 0)
-		c := New(client, f, Config{})
+		c, err := New(loop.Deps{Client: client, Informers: f}, Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
 		ctx, cancel := context.WithCancel(t.Context())
 		f.Start(ctx.Done())
 		f.WaitForCacheSync(ctx.Done())

@@ -17,6 +17,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/hawser-project/hawser/controlplane/loop"
+
 	"github.com/prometheus/client_golang/prometheus"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -42,6 +44,7 @@ type world struct {
 	client *fake.Clientset
 	store  clienttesting.ObjectTracker
 	cfg    Config
+	deps   loop.Deps
 	logs   *lines
 
 	mu      sync.Mutex
@@ -67,7 +70,7 @@ func newWorld(t *testing.T) *world {
 		store:   clienttesting.NewObjectTracker(scheme.Scheme, scheme.Codecs.UniversalDecoder()),
 		beating: map[string]bool{}, skew: map[string]time.Duration{},
 	}
-	w.cfg = Config{Events: w, Metrics: prometheus.NewRegistry(), Log: slog.New(slog.NewTextHandler(w.logs, nil))}
+	w.deps = loop.Deps{Events: w, Metrics: prometheus.NewRegistry(), Log: slog.New(slog.NewTextHandler(w.logs, nil))}
 	w.client.AddReactor("*", "*", clienttesting.ObjectReaction(w.store))
 	w.client.AddWatchReactor("*", func(a clienttesting.Action) (bool, watch.Interface, error) {
 		i, err := w.store.Watch(a.GetResource(), a.GetNamespace())
@@ -310,7 +313,11 @@ func (w *world) start() {
 	w.t.Helper()
 	ctx, cancel := context.WithCancel(w.t.Context())
 	f := informers.NewSharedInformerFactory(w.client, 0)
-	c := New(w.client, f, w.cfg)
+	w.deps.Client, w.deps.Informers = w.client, f
+	c, err := New(w.deps, w.cfg)
+	if err != nil {
+		w.t.Fatal(err)
+	}
 	f.Start(ctx.Done())
 	synctest.Wait() // the caches are full: the next line, which polls, takes no time
 	f.WaitForCacheSync(ctx.Done())
@@ -409,7 +416,7 @@ func (w *world) AnnotatedEventf(obj runtime.Object, _ map[string]string, typ, re
 // metric returns the value of a gauge or counter with one label.
 func (w *world) metric(name, label string) float64 {
 	w.t.Helper()
-	reg, _ := w.cfg.Metrics.(*prometheus.Registry)
+	reg, _ := w.deps.Metrics.(*prometheus.Registry)
 	families, err := reg.Gather()
 	if err != nil {
 		w.t.Fatal(err)

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hawser-project/hawser/controlplane/loop"
+
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -66,11 +68,13 @@ func (l *lab) observe(a clienttesting.Action) {
 // run starts the controller and returns the registry of its metrics.
 func (l *lab) run(c Config) *prometheus.Registry {
 	reg := prometheus.NewRegistry()
-	c.Metrics, c.Log = reg, slog.New(slog.NewTextHandler(l.Said, nil))
+	log := slog.New(slog.NewTextHandler(l.Said, nil))
 	if l.Stop == nil {
 		l.Start = time.Now() // of the first pass
 	}
-	apitest.Run(l.Lab, func(f informers.SharedInformerFactory) (*Controller, error) { return New(l.Client, f, c) })
+	apitest.Run(l.Lab, func(f informers.SharedInformerFactory) (*Controller, error) {
+		return New(loop.Deps{Client: l.Client, Informers: f, Metrics: reg, Log: log}, c)
+	})
 	return reg
 }
 

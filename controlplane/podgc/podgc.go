@@ -21,10 +21,10 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
+	"github.com/spf13/pflag"
+
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
@@ -51,9 +51,13 @@ type Config struct {
 	// and DefaultQuarantine.
 	Period, Quarantine time.Duration
 	Workers            int // pods deleted at once; zero means DefaultWorkers
+}
 
-	Metrics prometheus.Registerer // nil means none
-	Log     *slog.Logger          // nil means discard
+// AddFlags adds the flags that set c.
+func (c *Config) AddFlags(f *pflag.FlagSet) {
+	f.IntVar(&c.Threshold, "terminated-pod-gc-threshold", DefaultThreshold, "pods that have ended and are kept; 0 keeps all")
+	f.DurationVar(&c.Period, "pod-gc-sync-period", DefaultPeriod, "how often pods are looked for that nobody will end")
+	f.DurationVar(&c.Quarantine, "pod-gc-orphan-quarantine", DefaultQuarantine, "how long a node must be missing before its pods are deleted")
 }
 
 // A Controller is Kubernetes' pod-garbage-collector-controller.
@@ -67,22 +71,22 @@ type Controller struct {
 	log     *slog.Logger
 }
 
-// New returns a controller that watches through f. It fails if the metrics cannot
+// New returns a controller that watches through d.Informers. It fails if the metrics cannot
 // be registered.
-func New(client kubernetes.Interface, f informers.SharedInformerFactory, c Config) (*Controller, error) {
+func New(d loop.Deps, c Config) (*Controller, error) {
 	loop.Default(&c.Period, DefaultPeriod)
 	loop.Default(&c.Quarantine, DefaultQuarantine)
 	loop.Default(&c.Workers, DefaultWorkers)
-	m, err := newMetrics(c.Metrics)
+	m, err := newMetrics(d.Metrics)
 	if err != nil {
 		return nil, err
 	}
-	pods, nodes := f.Core().V1().Pods(), f.Core().V1().Nodes()
+	pods, nodes := d.Informers.Core().V1().Pods(), d.Informers.Core().V1().Nodes()
 	ctl := &Controller{
-		cfg: c, client: client, pods: pods.Lister(), nodes: nodes.Lister(), metrics: m,
+		cfg: c, client: d.Client, pods: pods.Lister(), nodes: nodes.Lister(), metrics: m,
 		synced: []cache.InformerSynced{pods.Informer().HasSynced, nodes.Informer().HasSynced},
 	}
-	ctl.log = loop.Logger(c.Log, ctl.Name())
+	ctl.log = loop.Logger(d.Log, ctl.Name())
 	return ctl, nil
 }
 

@@ -12,6 +12,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/hawser-project/hawser/controlplane/loop"
+
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"go.uber.org/goleak"
@@ -324,7 +326,7 @@ func TestStop(t *testing.T) {
 			t.Errorf("removed %q, want %q", got, want)
 		}
 		f := informers.NewSharedInformerFactory(l.Client, 0) // not started: its caches never fill
-		c, err := New(l.Client, f, Config{})
+		c, err := New(loop.Deps{Client: l.Client, Informers: f}, Config{})
 		l.Must(err)
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()

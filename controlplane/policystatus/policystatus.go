@@ -17,7 +17,6 @@ import (
 	"k8s.io/apiserver/pkg/admission/plugin/policy/validating"
 	"k8s.io/apiserver/pkg/cel/openapi/resolver"
 	"k8s.io/client-go/discovery/cached/memory"
-	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	admissionlisters "k8s.io/client-go/listers/admissionregistration/v1"
 	"k8s.io/client-go/restmapper"
@@ -35,15 +34,18 @@ type Controller struct {
 	log      *slog.Logger
 }
 
-// New returns a controller that watches through f. Nil as a log means discard.
-func New(client kubernetes.Interface, f informers.SharedInformerFactory, log *slog.Logger) *Controller {
-	policies, api := f.Admissionregistration().V1().ValidatingAdmissionPolicies(), client.Discovery()
-	c := &Controller{client: client, policies: policies.Lister(), inf: policies.Informer(), types: validating.TypeChecker{
+// Config configures a Controller: there is nothing to set.
+type Config struct{}
+
+// New returns a controller that watches through d.Informers.
+func New(d loop.Deps, _ Config) (*Controller, error) {
+	policies, api := d.Informers.Admissionregistration().V1().ValidatingAdmissionPolicies(), d.Client.Discovery()
+	c := &Controller{client: d.Client, policies: policies.Lister(), inf: policies.Informer(), types: validating.TypeChecker{
 		SchemaResolver: &resolver.ClientDiscoveryResolver{Discovery: api},
 		RestMapper:     restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(api)),
 	}}
-	c.log = loop.Logger(log, c.Name())
-	return c
+	c.log = loop.Logger(d.Log, c.Name())
+	return c, nil
 }
 
 // Name is the controller's name in Kubernetes.

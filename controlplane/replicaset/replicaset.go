@@ -16,17 +16,17 @@ import (
 	"sync"
 	"time"
 
+	"github.com/spf13/pflag"
+
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	appslisters "k8s.io/client-go/listers/apps/v1"
 	"k8s.io/client-go/tools/cache"
-	"k8s.io/client-go/tools/record"
 
 	"github.com/hawser-project/hawser/controlplane/children"
 	"github.com/hawser-project/hawser/controlplane/loop"
@@ -44,9 +44,11 @@ type Config struct {
 	// up to MaxBackoff, until one is ready or the ReplicaSet is changed. Zero means
 	// children.DefaultMinBackoff and children.DefaultMaxBackoff.
 	MinBackoff, MaxBackoff time.Duration
+}
 
-	Events record.EventRecorder // nil means none
-	Log    *slog.Logger         // nil means discard
+// AddFlags adds the flags that set c.
+func (c *Config) AddFlags(f *pflag.FlagSet) {
+	f.IntVar(&c.Workers, "concurrent-replicaset-syncs", DefaultWorkers, "ReplicaSets worked on at once")
 }
 
 // A Controller is Kubernetes' replicaset-controller.
@@ -63,25 +65,25 @@ type Controller struct {
 	pauses map[string]*pause // guarded by mu; by namespace/name of the ReplicaSet
 }
 
-// New returns a controller that watches through f. It fails if f's informers
+// New returns a controller that watches through d.Informers. It fails if d's informers
 // have stopped.
-func New(client kubernetes.Interface, f informers.SharedInformerFactory, c Config) (*Controller, error) {
+func New(d loop.Deps, c Config) (*Controller, error) {
 	loop.Default(&c.Workers, DefaultWorkers)
 	loop.Default(&c.MinBackoff, children.DefaultMinBackoff)
 	loop.Default(&c.MaxBackoff, max(children.DefaultMaxBackoff, c.MinBackoff))
-	sets := f.Apps().V1().ReplicaSets()
-	ctl := &Controller{cfg: c, client: client, sets: sets.Lister(), inf: sets.Informer(), pauses: make(map[string]*pause)}
-	ctl.log = loop.Logger(c.Log, ctl.Name())
+	sets := d.Informers.Apps().V1().ReplicaSets()
+	ctl := &Controller{cfg: c, client: d.Client, sets: sets.Lister(), inf: sets.Informer(), pauses: make(map[string]*pause)}
+	ctl.log = loop.Logger(d.Log, ctl.Name())
 	var err error
 	if ctl.family, err = children.Controlled[*appsv1.ReplicaSet](ctl.inf); err != nil {
 		return nil, err
 	}
 	ctl.pods, err = children.New(children.Config[*corev1.Pod]{
-		Client: children.PodClient(client), Informer: f.Core().V1().Pods().Informer(), Noun: "pod", Kind: appsv1.SchemeGroupVersion.WithKind("ReplicaSet"),
+		Client: children.PodClient(d.Client), Informer: d.Informers.Core().V1().Pods().Informer(), Noun: "pod", Kind: appsv1.SchemeGroupVersion.WithKind("ReplicaSet"),
 		Live: func(ctx context.Context, ns, name string) (metav1.Object, error) {
-			return client.AppsV1().ReplicaSets(ns).Get(ctx, name, metav1.GetOptions{})
+			return d.Client.AppsV1().ReplicaSets(ns).Get(ctx, name, metav1.GetOptions{})
 		},
-		Adopt: func(_ children.Owner, p *corev1.Pod) bool { return children.Active(p) }, Events: c.Events,
+		Adopt: func(_ children.Owner, p *corev1.Pod) bool { return children.Active(p) }, Events: d.Events,
 	})
 	if err != nil {
 		return nil, err

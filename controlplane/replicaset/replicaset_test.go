@@ -14,6 +14,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/hawser-project/hawser/controlplane/loop"
+
 	"go.uber.org/goleak"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -64,7 +66,7 @@ func run(t *testing.T, f func(w *world), objs ...runtime.Object) {
 		}
 		w := &world{T: t, ctx: t.Context(), client: client, events: record.NewFakeRecorder(10000)}
 		c, stop := apitest.Start(t, client, func(f informers.SharedInformerFactory) (*Controller, error) {
-			return New(client, f, Config{Events: w.events})
+			return New(loop.Deps{Client: client, Informers: f, Events: w.events}, Config{})
 		})
 		w.settle(0)
 		f(w)
@@ -313,7 +315,7 @@ func TestStaleCache(t *testing.T) {
 		// The informers are started by hand, so the pods' can be left out: its
 		// cache stays empty for as long as this test likes.
 		factory := informers.NewSharedInformerFactory(client, 0)
-		c, err := New(client, factory, Config{})
+		c, err := New(loop.Deps{Client: client, Informers: factory}, Config{})
 		if err != nil {
 			t.Fatal(err)
 		}

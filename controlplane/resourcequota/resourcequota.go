@@ -23,6 +23,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/spf13/pflag"
+
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -31,7 +33,6 @@ import (
 	quotav1 "k8s.io/apiserver/pkg/quota/v1"
 	"k8s.io/apiserver/pkg/quota/v1/generic"
 	"k8s.io/client-go/discovery"
-	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/metadata"
@@ -55,7 +56,12 @@ type Config struct {
 	Period  time.Duration // how often all are counted; zero means DefaultPeriod
 	Recheck time.Duration // how soon after its status was written one is counted again; zero means DefaultRecheck
 	Refresh time.Duration // how often at most the API server is asked which kinds there are; zero means DefaultRefresh
-	Log     *slog.Logger  // nil means discard
+}
+
+// AddFlags adds the flags that set c.
+func (c *Config) AddFlags(f *pflag.FlagSet) {
+	f.IntVar(&c.Workers, "concurrent-resource-quota-syncs", DefaultWorkers, "resource quotas counted at once")
+	f.DurationVar(&c.Period, "resource-quota-sync-period", DefaultPeriod, "how often what all resource quotas have in use is counted anew, beside when something gives room back")
 }
 
 // A Controller is Kubernetes' resourcequota-controller.
@@ -69,21 +75,21 @@ type Controller struct {
 	log                            *slog.Logger
 }
 
-// New returns a controller that watches through f, and by objects the kinds that are
+// New returns a controller that watches through d.Informers, and by objects the kinds that are
 // only counted.
-func New(client kubernetes.Interface, objects metadata.Interface, f informers.SharedInformerFactory, c Config) *Controller {
+func New(d loop.Deps, c Config) (*Controller, error) {
 	loop.Default(&c.Workers, DefaultWorkers)
 	loop.Default(&c.Period, DefaultPeriod)
 	loop.Default(&c.Recheck, DefaultRecheck)
 	loop.Default(&c.Refresh, DefaultRefresh)
-	core := f.Core().V1()
+	core := d.Informers.Core().V1()
 	ctl := &Controller{
-		cfg: c, client: client, objects: objects, discovery: client.Discovery(), lister: core.ResourceQuotas().Lister(),
+		cfg: c, client: d.Client, objects: d.Objects, discovery: d.Client.Discovery(), lister: core.ResourceQuotas().Lister(),
 		quotas: core.ResourceQuotas().Informer(), pods: core.Pods().Informer(),
 		services: core.Services().Informer(), claims: core.PersistentVolumeClaims().Informer(),
 	}
-	ctl.log = loop.Logger(c.Log, ctl.Name())
-	return ctl
+	ctl.log = loop.Logger(d.Log, ctl.Name())
+	return ctl, nil
 }
 
 // Name is the controller's name in Kubernetes.

@@ -13,6 +13,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/hawser-project/hawser/controlplane/loop"
+
 	"go.uber.org/goleak"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -103,7 +105,7 @@ func bubble(t *testing.T, f func(w *world), objs ...runtime.Object) {
 			return false, nil, nil
 		})
 		_, w.stop = apitest.Start(t, w.client, func(f informers.SharedInformerFactory) (*Controller, error) {
-			return New(w.client, w.meta, f, Config{}), nil
+			return New(loop.Deps{Client: w.client, Objects: w.meta, Informers: f}, Config{})
 		})
 		f(w)
 		if err := w.stop(); err != nil {

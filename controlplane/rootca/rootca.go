@@ -20,7 +20,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/client-go/informers"
 	coreinformers "k8s.io/client-go/informers/core/v1"
 	"k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
@@ -48,8 +47,7 @@ type Config struct {
 	// Changed has f called whenever they are others, until stop is called. Nil means
 	// that they never are.
 	Changed func(f func()) (stop func())
-	Workers int          // zero means DefaultWorkers
-	Log     *slog.Logger // nil means discard
+	Workers int // zero means DefaultWorkers
 }
 
 // A Controller is Kubernetes' root-ca-certificate-publisher-controller.
@@ -61,9 +59,9 @@ type Controller struct {
 	log        *slog.Logger
 }
 
-// New returns a controller that watches namespaces through f, and ConfigMaps by
+// New returns a controller that watches namespaces through d.Informers, and ConfigMaps by
 // itself. It starts nothing.
-func New(client kubernetes.Interface, f informers.SharedInformerFactory, c Config) (*Controller, error) {
+func New(d loop.Deps, c Config) (*Controller, error) {
 	if c.CA == nil {
 		return nil, errors.New("root CA publisher: no CA")
 	}
@@ -71,9 +69,9 @@ func New(client kubernetes.Interface, f informers.SharedInformerFactory, c Confi
 		c.Changed = func(func()) func() { return func() {} }
 	}
 	loop.Default(&c.Workers, DefaultWorkers)
-	ns := f.Core().V1().Namespaces()
-	ctl := &Controller{cfg: c, client: client, namespaces: ns.Lister(), inf: ns.Informer()}
-	ctl.log = loop.Logger(c.Log, ctl.Name())
+	ns := d.Informers.Core().V1().Namespaces()
+	ctl := &Controller{cfg: c, client: d.Client, namespaces: ns.Lister(), inf: ns.Informer()}
+	ctl.log = loop.Logger(d.Log, ctl.Name())
 	return ctl, nil
 }
 

@@ -11,6 +11,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/hawser-project/hawser/controlplane/loop"
+
 	"go.uber.org/goleak"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -54,7 +56,7 @@ func TestPublished(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, stop := apitest.Start(t, client, func(f informers.SharedInformerFactory) (*Controller, error) {
-			return New(client, f, Config{CA: func() []byte { return []byte(authority) }})
+			return New(loop.Deps{Client: client, Informers: f}, Config{CA: func() []byte { return []byte(authority) }})
 		})
 		writes := func() (out []string) {
 			t.Helper()
@@ -131,7 +133,7 @@ func TestReplaced(t *testing.T) {
 		var tell func()
 		now.Store("old")
 		_, stop := apitest.Start(t, client, func(f informers.SharedInformerFactory) (*Controller, error) {
-			return New(client, f, Config{
+			return New(loop.Deps{Client: client, Informers: f}, Config{
 				CA:      func() []byte { return []byte(now.Load().(string)) },
 				Changed: func(f func()) func() { tell = f; return func() { tell = nil } },
 			})
@@ -180,7 +182,7 @@ func TestTooLate(t *testing.T) {
 					return tries < tc.tries || tc.tries == 1, nil, tc.answer
 				})
 				_, stop := apitest.Start(t, client, func(f informers.SharedInformerFactory) (*Controller, error) {
-					return New(client, f, Config{CA: func() []byte { return []byte(authority) }})
+					return New(loop.Deps{Client: client, Informers: f}, Config{CA: func() []byte { return []byte(authority) }})
 				})
 				settle()
 				if err := stop(); err != nil {
@@ -195,7 +197,7 @@ func TestTooLate(t *testing.T) {
 }
 
 func TestNoAuthority(t *testing.T) {
-	if _, err := New(nil, nil, Config{}); err == nil {
+	if _, err := New(loop.Deps{}, Config{}); err == nil {
 		t.Error("accepted")
 	}
 }

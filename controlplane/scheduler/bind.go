@@ -160,7 +160,7 @@ func (r *run) patch(ctx context.Context, pod *corev1.Pod, status map[string]any)
 }
 
 func (r *run) event(pod *corev1.Pod, kind, reason, message string) {
-	if r.cfg.Events != nil {
-		r.cfg.Events.Event(pod, kind, reason, message)
+	if r.events != nil {
+		r.events.Event(pod, kind, reason, message)
 	}
 }

@@ -8,12 +8,10 @@ import (
 	"maps"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	policylisters "k8s.io/client-go/listers/policy/v1"
@@ -45,14 +43,12 @@ type Config struct {
 	// Recheck is how soon such a pod is looked at again though nothing has
 	// changed; zero means DefaultRecheck.
 	Recheck time.Duration
-	Events  record.EventRecorder  // nil means none are recorded
-	Metrics prometheus.Registerer // nil means none
-	Log     *slog.Logger          // nil means discard
 }
 
 // A Scheduler is Kubernetes' kube-scheduler, made small.
 type Scheduler struct {
 	cfg          Config
+	events       record.EventRecorder
 	client       kubernetes.Interface
 	pods         corelisters.PodLister
 	podInf       clientcache.SharedIndexInformer
@@ -65,8 +61,8 @@ type Scheduler struct {
 	log          *slog.Logger
 }
 
-// New returns a scheduler that watches through f.
-func New(client kubernetes.Interface, f informers.SharedInformerFactory, c Config) (*Scheduler, error) {
+// New returns a scheduler that watches through d.Informers.
+func New(d loop.Deps, c Config) (*Scheduler, error) {
 	if c.Name == "" {
 		c.Name = corev1.DefaultSchedulerName
 	}
@@ -75,14 +71,14 @@ func New(client kubernetes.Interface, f informers.SharedInformerFactory, c Confi
 	loop.Default(&c.MaxBackoff, DefaultMaxBackoff)
 	loop.Default(&c.Recheck, DefaultRecheck)
 	s := &Scheduler{
-		cfg: c, client: client, pods: f.Core().V1().Pods().Lister(),
-		podInf: f.Core().V1().Pods().Informer(), nodeInf: f.Core().V1().Nodes().Informer(),
-		namespaces: f.Core().V1().Namespaces().Lister(), namespaceInf: f.Core().V1().Namespaces().Informer(),
-		budgets: f.Policy().V1().PodDisruptionBudgets().Lister(), budgetInf: f.Policy().V1().PodDisruptionBudgets().Informer(),
+		cfg: c, events: d.Events, client: d.Client, pods: d.Informers.Core().V1().Pods().Lister(),
+		podInf: d.Informers.Core().V1().Pods().Informer(), nodeInf: d.Informers.Core().V1().Nodes().Informer(),
+		namespaces: d.Informers.Core().V1().Namespaces().Lister(), namespaceInf: d.Informers.Core().V1().Namespaces().Informer(),
+		budgets: d.Informers.Policy().V1().PodDisruptionBudgets().Lister(), budgetInf: d.Informers.Policy().V1().PodDisruptionBudgets().Informer(),
 	}
-	s.log = loop.Logger(c.Log, s.Name())
+	s.log = loop.Logger(d.Log, s.Name())
 	var err error
-	s.metrics, err = newMetrics(c.Metrics)
+	s.metrics, err = newMetrics(d.Metrics)
 	return s, err
 }
 

@@ -16,6 +16,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/hawser-project/hawser/controlplane/loop"
+
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -100,7 +102,7 @@ func start(t *testing.T, prepare func(*fake.Clientset), objs ...runtime.Object) 
 	}
 	f := informers.NewSharedInformerFactory(client, 0)
 	b := &bench{t: t, client: client, events: &recorder{}, metrics: prometheus.NewRegistry()}
-	s, err := New(client, f, Config{Events: b.events, Metrics: b.metrics})
+	s, err := New(loop.Deps{Client: client, Informers: f, Events: b.events, Metrics: b.metrics}, Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -365,7 +367,7 @@ func TestRunAgain(t *testing.T) {
 		client := fake.NewClientset(testNode("node-1", nil), testPod("there", func(p *corev1.Pod) { asks("cpu", "1500m")(p); p.Spec.NodeName = "node-1" }))
 		binds(client)
 		f := informers.NewSharedInformerFactory(client, 0)
-		s, err := New(client, f, Config{})
+		s, err := New(loop.Deps{Client: client, Informers: f}, Config{})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -12,7 +12,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
@@ -32,16 +31,19 @@ type Controller struct {
 	log                            *slog.Logger
 }
 
-// New returns a controller that watches namespaces and service accounts through f. It
-// starts nothing. A nil log discards.
-func New(client kubernetes.Interface, f informers.SharedInformerFactory, log *slog.Logger) *Controller {
-	namespaces, accounts := f.Core().V1().Namespaces(), f.Core().V1().ServiceAccounts()
+// Config configures a Controller: there is nothing to set.
+type Config struct{}
+
+// New returns a controller that watches namespaces and service accounts through d.Informers. It
+// starts nothing.
+func New(d loop.Deps, _ Config) (*Controller, error) {
+	namespaces, accounts := d.Informers.Core().V1().Namespaces(), d.Informers.Core().V1().ServiceAccounts()
 	c := &Controller{
-		client: client, namespaces: namespaces.Lister(), accounts: accounts.Lister(),
+		client: d.Client, namespaces: namespaces.Lister(), accounts: accounts.Lister(),
 		namespaceEvents: namespaces.Informer(), accountEvents: accounts.Informer(),
 	}
-	c.log = loop.Logger(log, c.Name())
-	return c
+	c.log = loop.Logger(d.Log, c.Name())
+	return c, nil
 }
 
 // Name is the controller's name in Kubernetes.

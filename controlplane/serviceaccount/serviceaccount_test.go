@@ -9,6 +9,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/hawser-project/hawser/controlplane/loop"
+
 	"go.uber.org/goleak"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -30,7 +32,9 @@ func namespace(name string, phase corev1.NamespacePhase) *corev1.Namespace {
 // start runs a controller in a bubble of synctest.
 func start(t *testing.T, client kubernetes.Interface) (stop func() error) {
 	t.Helper()
-	_, stop = apitest.Start(t, client, func(f informers.SharedInformerFactory) (*Controller, error) { return New(client, f, nil), nil })
+	_, stop = apitest.Start(t, client, func(f informers.SharedInformerFactory) (*Controller, error) {
+		return New(loop.Deps{Client: client, Informers: f}, Config{})
+	})
 	return stop
 }
 

@@ -16,7 +16,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/informers"
 	coreinformers "k8s.io/client-go/informers/core/v1"
 	"k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
@@ -31,8 +30,7 @@ const tokenSeconds = 1 << 32
 // TokensConfig configures a Tokens.
 type TokensConfig struct {
 	// CA returns the certificates, PEM, by which the API server is known. Required.
-	CA  func() []byte
-	Log *slog.Logger // nil means discard
+	CA func() []byte
 }
 
 // Tokens is Kubernetes' serviceaccount-token-controller. A Secret that names an account gets a
@@ -46,15 +44,15 @@ type Tokens struct {
 	log           *slog.Logger
 }
 
-// NewTokens returns a controller that watches service accounts through f, and Secrets by itself.
+// NewTokens returns a controller that watches service accounts through d.Informers, and Secrets by itself.
 // It starts nothing.
-func NewTokens(client kubernetes.Interface, f informers.SharedInformerFactory, c TokensConfig) (*Tokens, error) {
+func NewTokens(d loop.Deps, c TokensConfig) (*Tokens, error) {
 	if c.CA == nil {
 		return nil, errors.New("tokens of service accounts: no CA")
 	}
-	accounts := f.Core().V1().ServiceAccounts()
-	t := &Tokens{cfg: c, client: client, accounts: accounts.Lister(), accountEvents: accounts.Informer()}
-	t.log = loop.Logger(c.Log, t.Name())
+	accounts := d.Informers.Core().V1().ServiceAccounts()
+	t := &Tokens{cfg: c, client: d.Client, accounts: accounts.Lister(), accountEvents: accounts.Informer()}
+	t.log = loop.Logger(d.Log, t.Name())
 	return t, nil
 }
 

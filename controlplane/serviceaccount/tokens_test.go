@@ -11,6 +11,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/hawser-project/hawser/controlplane/loop"
+
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -69,7 +71,7 @@ func TestTokens(t *testing.T) {
 					return true, r, nil
 				})
 				_, stop := apitest.Start(t, client, func(f informers.SharedInformerFactory) (*Tokens, error) {
-					return NewTokens(client, f, TokensConfig{CA: func() []byte { return []byte("CA") }})
+					return NewTokens(loop.Deps{Client: client, Informers: f}, TokensConfig{CA: func() []byte { return []byte("CA") }})
 				})
 				<-time.After(time.Minute)
 				synctest.Wait()
@@ -94,7 +96,7 @@ func TestTokens(t *testing.T) {
 }
 
 func TestTokensConfig(t *testing.T) {
-	if _, err := NewTokens(nil, nil, TokensConfig{}); err == nil {
+	if _, err := NewTokens(loop.Deps{}, TokensConfig{}); err == nil {
 		t.Error("it needs no CA")
 	}
 }

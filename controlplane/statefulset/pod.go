@@ -81,7 +81,7 @@ func (c *Controller) act(ctx context.Context, o children.Owner, l *look) error {
 func (c *Controller) remove(ctx context.Context, o children.Owner, l *look, d removal) error {
 	set := l.set
 	if d.failed {
-		c.cfg.Events.Eventf(set, corev1.EventTypeWarning, "RecreatingFailedPod", "StatefulSet %s/%s is recreating failed Pod %s", set.Namespace, set.Name, d.pod.Name)
+		c.events.Eventf(set, corev1.EventTypeWarning, "RecreatingFailedPod", "StatefulSet %s/%s is recreating failed Pod %s", set.Namespace, set.Name, d.pod.Name)
 	}
 	if d.excess {
 		if err := c.deleteClaimsWithPod(ctx, set, d.pod); err != nil {
@@ -114,8 +114,8 @@ func (c *Controller) create(ctx context.Context, o children.Owner, l *look, ordi
 func (c *Controller) tell(set *appsv1.StatefulSet, verb string, err error, format string, args ...any) {
 	what := strings.ToLower(verb) + " " + fmt.Sprintf(format, args...)
 	if err != nil {
-		c.cfg.Events.Eventf(set, corev1.EventTypeWarning, "Failed"+verb, "%s failed error: %v", what, err)
+		c.events.Eventf(set, corev1.EventTypeWarning, "Failed"+verb, "%s failed error: %v", what, err)
 		return
 	}
-	c.cfg.Events.Eventf(set, corev1.EventTypeNormal, "Successful"+verb, "%s successful", what)
+	c.events.Eventf(set, corev1.EventTypeNormal, "Successful"+verb, "%s successful", what)
 }

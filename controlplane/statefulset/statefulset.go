@@ -25,12 +25,13 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/spf13/pflag"
+
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	appslisters "k8s.io/client-go/listers/apps/v1"
 	corelisters "k8s.io/client-go/listers/core/v1"
@@ -63,14 +64,17 @@ type Config struct {
 	// MaxBackoff, until the StatefulSet is changed or none of the ordinal has failed for
 	// twice as long. Zero means DefaultMinBackoff and DefaultMaxBackoff.
 	MinBackoff, MaxBackoff time.Duration
+}
 
-	Events record.EventRecorder // nil means none
-	Log    *slog.Logger         // nil means discard
+// AddFlags adds the flags that set c.
+func (c *Config) AddFlags(f *pflag.FlagSet) {
+	f.IntVar(&c.Workers, "concurrent-statefulset-syncs", DefaultWorkers, "StatefulSets worked on at once")
 }
 
 // A Controller is Kubernetes' statefulset-controller.
 type Controller struct {
 	cfg     Config
+	events  record.EventRecorder
 	client  kubernetes.Interface
 	sets    appslisters.StatefulSetLister
 	inf     cache.SharedIndexInformer
@@ -82,31 +86,30 @@ type Controller struct {
 	log     *slog.Logger
 }
 
-// New returns a controller that watches through f. It fails if f's informers
+// New returns a controller that watches through d.Informers. It fails if d's informers
 // have stopped.
-func New(client kubernetes.Interface, f informers.SharedInformerFactory, c Config) (*Controller, error) {
+func New(d loop.Deps, c Config) (*Controller, error) {
 	loop.Default(&c.Workers, DefaultWorkers)
 	loop.Default(&c.MinBackoff, DefaultMinBackoff)
 	loop.Default(&c.MaxBackoff, max(DefaultMaxBackoff, c.MinBackoff))
-	c.Events = loop.Recorder(c.Events)
-	sets, claims := f.Apps().V1().StatefulSets(), f.Core().V1().PersistentVolumeClaims()
+	sets, claims := d.Informers.Apps().V1().StatefulSets(), d.Informers.Core().V1().PersistentVolumeClaims()
 	ctl := &Controller{
-		cfg: c, client: client, sets: sets.Lister(), inf: sets.Informer(), claims: claims.Lister(), claimed: claims.Informer(),
+		cfg: c, events: loop.Recorder(d.Events), client: d.Client, sets: sets.Lister(), inf: sets.Informer(), claims: claims.Lister(), claimed: claims.Informer(),
 		pauses: children.NewPauses(c.MinBackoff, c.MaxBackoff),
 	}
-	ctl.log = loop.Logger(c.Log, ctl.Name())
+	ctl.log = loop.Logger(d.Log, ctl.Name())
 	live := func(ctx context.Context, ns, name string) (metav1.Object, error) {
-		return client.AppsV1().StatefulSets(ns).Get(ctx, name, metav1.GetOptions{})
+		return d.Client.AppsV1().StatefulSets(ns).Get(ctx, name, metav1.GetOptions{})
 	}
 	var err error
 	if ctl.pods, err = children.New(children.Config[*corev1.Pod]{
-		Client: children.PodClient(client), Informer: f.Core().V1().Pods().Informer(), Noun: "pod", Kind: kind, Live: live,
+		Client: children.PodClient(d.Client), Informer: d.Informers.Core().V1().Pods().Informer(), Noun: "pod", Kind: kind, Live: live,
 		// A pod of another name would be no ordinal's.
 		Adopt: func(o children.Owner, p *corev1.Pod) bool { _, ok := ordinal(o.GetName(), p.Name); return ok },
 	}); err != nil {
 		return nil, err
 	}
-	ctl.history, err = revision.New(client, f, revision.Config{Kind: kind, Live: live, Label: hashLabel, Hash: revision.DataHash})
+	ctl.history, err = revision.New(d.Client, d.Informers, revision.Config{Kind: kind, Live: live, Label: hashLabel, Hash: revision.DataHash})
 	if err != nil {
 		return nil, err
 	}

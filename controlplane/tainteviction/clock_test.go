@@ -98,7 +98,7 @@ func TestBoundAt(t *testing.T) {
 // BenchmarkPlan is one look at a pod that waits for its time.
 func BenchmarkPlan(b *testing.B) {
 	r := &run{
-		Controller: &Controller{log: slog.New(slog.DiscardHandler), cfg: Config{Events: &record.FakeRecorder{}}},
+		Controller: &Controller{log: slog.New(slog.DiscardHandler), events: &record.FakeRecorder{}},
 		nodes:      map[string]*node{}, evictions: map[string]*eviction{},
 	}
 	now := time.Now()

@@ -178,5 +178,5 @@ func disruption(p *corev1.Pod, now metav1.Time) ([]byte, error) {
 
 func (r *run) event(e *eviction, text string) {
 	ref := &corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: e.pod.Namespace, Name: e.pod.Name, UID: e.uid}
-	r.cfg.Events.Event(ref, corev1.EventTypeNormal, reasonEvent, text)
+	r.events.Event(ref, corev1.EventTypeNormal, reasonEvent, text)
 }

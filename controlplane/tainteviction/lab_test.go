@@ -9,6 +9,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/hawser-project/hawser/controlplane/loop"
+
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -44,9 +48,14 @@ func observe(l *apitest.Lab, a clienttesting.Action) {
 }
 
 // run starts the controller.
-func (l *lab) run(c Config) *Controller {
-	c.Events, c.Log = l.events, slog.New(slog.NewTextHandler(l.Said, nil))
-	return apitest.Run(l.Lab, func(f informers.SharedInformerFactory) (*Controller, error) { return New(l.Client, f, c) })
+func (l *lab) run() *Controller { return l.count(nil) }
+
+// count is run with metrics.
+func (l *lab) count(reg prometheus.Registerer) *Controller {
+	log := slog.New(slog.NewTextHandler(l.Said, nil))
+	return apitest.Run(l.Lab, func(f informers.SharedInformerFactory) (*Controller, error) {
+		return New(loop.Deps{Client: l.Client, Informers: f, Events: l.events, Metrics: reg, Log: log}, Config{})
+	})
 }
 
 func (l *lab) told() string {

@@ -21,10 +21,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
@@ -47,15 +45,12 @@ type Config struct {
 	// again, which it is until it succeeds or is called off. Zero means
 	// DefaultMinRetry and DefaultMaxRetry.
 	MinRetry, MaxRetry time.Duration
-
-	Events  record.EventRecorder  // nil means none
-	Metrics prometheus.Registerer // nil means none
-	Log     *slog.Logger          // nil means discard
 }
 
 // A Controller is Kubernetes' taint-eviction-controller.
 type Controller struct {
 	cfg        Config
+	events     record.EventRecorder
 	client     kubernetes.Interface
 	pods       corelisters.PodLister
 	podInf     cache.SharedIndexInformer
@@ -65,27 +60,26 @@ type Controller struct {
 	log        *slog.Logger
 }
 
-// New returns a controller that watches through f. It fails if f has been shut
+// New returns a controller that watches through d.Informers. It fails if d.Informers has been shut
 // down or the metrics cannot be registered.
-func New(client kubernetes.Interface, f informers.SharedInformerFactory, c Config) (*Controller, error) {
+func New(d loop.Deps, c Config) (*Controller, error) {
 	loop.Default(&c.Workers, DefaultWorkers)
 	loop.Default(&c.MinRetry, DefaultMinRetry)
 	loop.Default(&c.MaxRetry, DefaultMaxRetry)
-	c.Events = loop.Recorder(c.Events)
-	m, err := newMetrics(c.Metrics)
+	m, err := newMetrics(d.Metrics)
 	if err != nil {
 		return nil, err
 	}
-	pods := f.Core().V1().Pods()
+	pods := d.Informers.Core().V1().Pods()
 	byNode, err := loop.PodsByNode(pods.Informer())
 	if err != nil {
 		return nil, err
 	}
 	ctl := &Controller{
-		cfg: c, client: client, pods: pods.Lister(), podInf: pods.Informer(),
-		nodeInf: f.Core().V1().Nodes().Informer(), podsOfNode: byNode, metrics: m,
+		cfg: c, events: loop.Recorder(d.Events), client: d.Client, pods: pods.Lister(), podInf: pods.Informer(),
+		nodeInf: d.Informers.Core().V1().Nodes().Informer(), podsOfNode: byNode, metrics: m,
 	}
-	ctl.log = loop.Logger(c.Log, ctl.Name())
+	ctl.log = loop.Logger(d.Log, ctl.Name())
 	return ctl, nil
 }
 

@@ -12,6 +12,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/hawser-project/hawser/controlplane/loop"
+
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"go.uber.org/goleak"
@@ -31,7 +33,7 @@ const s = time.Second
 // the deletions asked for, and the events.
 func TestWhen(t *testing.T) {
 	type steps = func(l *lab)
-	restart := func(l *lab) { l.Stop(); l.run(Config{}) }
+	restart := func(l *lab) { l.Stop(); l.run() }
 	for _, tc := range []struct {
 		name   string
 		pods   []*corev1.Pod
@@ -148,7 +150,7 @@ func TestWhen(t *testing.T) {
 			l.At(20 * s)
 			l.Stop()
 			l.At(50 * s)
-			l.run(Config{})
+			l.run()
 		}, "p@50s", "Marking for p"},
 		{"restarted after the deletion", []*corev1.Pod{pod("p")}, nil, func(l *lab) {
 			l.taint(execute("a"))
@@ -236,7 +238,7 @@ func TestWhen(t *testing.T) {
 					tc.node = machine()
 				}
 				l := newLab(t, append(objs, tc.node)...)
-				l.run(Config{})
+				l.run()
 				l.At(0)
 				tc.do(l)
 				l.At(10 * time.Minute)
@@ -261,7 +263,7 @@ func TestLeftAlone(t *testing.T) {
 		own.Spec.TerminationGracePeriodSeconds = &grace
 		l := newLab(t, machine(), pod("mine"), own)
 		reg := prometheus.NewRegistry()
-		l.run(Config{Metrics: reg})
+		l.count(reg)
 		l.Must(l.Client.CoreV1().Pods("ns").Delete(t.Context(), "mine", metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(l.uid("mine")))}))
 		l.At(5 * s)
 		l.taint(execute("a"))
@@ -331,7 +333,7 @@ func TestRetry(t *testing.T) {
 					}
 					return nil
 				})
-				l.run(Config{})
+				l.run()
 				l.At(5 * s)
 				l.taint(execute("a"))
 				l.At(tc.until)
@@ -365,12 +367,12 @@ func TestMany(t *testing.T) {
 			objs = append(objs, pod(fmt.Sprintf("p%d", i), tolerates("a", int64(i%100))))
 		}
 		l := newLab(t, objs...)
-		l.run(Config{})
+		l.run()
 		l.At(10 * s)
 		l.taint(execute("a"))
 		l.At(60*s - 1)
 		l.Stop()
-		l.run(Config{})
+		l.run()
 		l.At(200 * s)
 		l.Stop()
 		deleted := l.Noted()
@@ -390,11 +392,11 @@ func TestMany(t *testing.T) {
 func TestSharedMetrics(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	f := informers.NewSharedInformerFactory(fake.NewClientset(), 0)
-	a, err := New(nil, f, Config{Metrics: reg})
+	a, err := New(loop.Deps{Informers: f, Metrics: reg}, Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	b, err := New(nil, f, Config{Metrics: reg})
+	b, err := New(loop.Deps{Informers: f, Metrics: reg}, Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -405,7 +407,7 @@ func TestSharedMetrics(t *testing.T) {
 	}
 	odd := prometheus.NewRegistry()
 	odd.MustRegister(prometheus.NewGauge(prometheus.GaugeOpts{Name: "taint_eviction_controller_pod_deletions_total"}))
-	if _, err := New(nil, f, Config{Metrics: odd}); err == nil {
+	if _, err := New(loop.Deps{Informers: f, Metrics: odd}, Config{}); err == nil {
 		t.Error("took a gauge for its counter")
 	}
 }

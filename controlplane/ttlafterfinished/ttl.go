@@ -12,11 +12,12 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/spf13/pflag"
+
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	batchlisters "k8s.io/client-go/listers/batch/v1"
 	"k8s.io/client-go/tools/cache"
@@ -29,8 +30,12 @@ const DefaultWorkers = 5
 
 // Config configures a Controller. The zero value is good.
 type Config struct {
-	Workers int          // zero means DefaultWorkers
-	Log     *slog.Logger // nil means discard
+	Workers int // zero means DefaultWorkers
+}
+
+// AddFlags adds the flags that set c.
+func (c *Config) AddFlags(f *pflag.FlagSet) {
+	f.IntVar(&c.Workers, "concurrent-ttl-after-finished-syncs", DefaultWorkers, "Jobs that have ended and are worked on at once")
 }
 
 // A Controller is Kubernetes' ttl-after-finished-controller.
@@ -42,13 +47,13 @@ type Controller struct {
 	log    *slog.Logger
 }
 
-// New returns a controller that watches through f.
-func New(client kubernetes.Interface, f informers.SharedInformerFactory, c Config) *Controller {
+// New returns a controller that watches through d.Informers.
+func New(d loop.Deps, c Config) (*Controller, error) {
 	loop.Default(&c.Workers, DefaultWorkers)
-	jobs := f.Batch().V1().Jobs()
-	ctl := &Controller{cfg: c, client: client, jobs: jobs.Lister(), inf: jobs.Informer()}
-	ctl.log = loop.Logger(c.Log, ctl.Name())
-	return ctl
+	jobs := d.Informers.Batch().V1().Jobs()
+	ctl := &Controller{cfg: c, client: d.Client, jobs: jobs.Lister(), inf: jobs.Informer()}
+	ctl.log = loop.Logger(d.Log, ctl.Name())
+	return ctl, nil
 }
 
 // Name is the controller's name in Kubernetes.

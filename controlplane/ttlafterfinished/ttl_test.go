@@ -7,6 +7,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/hawser-project/hawser/controlplane/loop"
+
 	"go.uber.org/goleak"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -61,7 +63,7 @@ func TestExpiry(t *testing.T) {
 					})
 				}
 				_, stop := apitest.Start(t, client, func(f informers.SharedInformerFactory) (*Controller, error) {
-					return New(client, f, Config{}), nil
+					return New(loop.Deps{Client: client, Informers: f}, Config{})
 				})
 				there := func() bool {
 					t.Helper()

@@ -50,7 +50,7 @@ func (c *Controller) tell(node *corev1.Node, s *evidence.Session, m *memo) {
 		}
 		typ, reason, message := event(node.Name, before, now)
 		ref := &corev1.ObjectReference{Kind: "Node", APIVersion: "v1", Name: node.Name, UID: node.UID}
-		c.cfg.Events.Event(ref, typ, reason, message)
+		c.recorder.Event(ref, typ, reason, message)
 	}
 }
 

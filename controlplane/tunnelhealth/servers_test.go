@@ -10,6 +10,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/hawser-project/hawser/controlplane/loop"
+
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/informers"
@@ -39,7 +41,10 @@ func speakers(t *testing.T, names []string, test func(client *fake.Clientset, al
 			s.news = make(chan string, 100) // of the bubble
 			s.unknown = evidence.Session{Elsewhere: true}
 			f := informers.NewSharedInformerFactory(client, 0)
-			ctl := New(client, f, Config{Source: s, Dial: s.dial, TLS: s.client})
+			ctl, err := New(loop.Deps{Client: client, Informers: f}, Config{Source: s, Dial: s.dial, TLS: s.client})
+			if err != nil {
+				t.Fatal(err)
+			}
 			f.Start(ctx.Done())
 			f.WaitForCacheSync(ctx.Done())
 			wg.Go(func() {

@@ -35,13 +35,13 @@ import (
 	"sync"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
+	"github.com/spf13/pflag"
+
 	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
@@ -112,10 +112,11 @@ type Config struct {
 	// gone; zero means DefaultStartupGrace.
 	Started      time.Time
 	StartupGrace time.Duration
+}
 
-	Events  record.EventRecorder  // nil means none
-	Metrics prometheus.Registerer // nil means none
-	Log     *slog.Logger          // nil means discard
+// AddFlags adds the flags that set c.
+func (c *Config) AddFlags(f *pflag.FlagSet) {
+	f.DurationVar(&c.ProbePeriod, "tunnel-probe-period", DefaultProbePeriod, "how often each node's kubelet is asked for its health through the tunnel")
 }
 
 func (c Config) withDefaults() Config {
@@ -129,7 +130,6 @@ func (c Config) withDefaults() Config {
 	if c.Started.IsZero() {
 		c.Started = time.Now()
 	}
-	c.Events = loop.Recorder(c.Events)
 	return c
 }
 
@@ -145,35 +145,36 @@ type memo struct {
 
 // A Controller keeps the conditions.
 type Controller struct {
-	cfg     Config
-	client  kubernetes.Interface
-	nodes   corelisters.NodeLister
-	inf     cache.SharedIndexInformer
-	log     *slog.Logger
-	metrics *metrics
-	http    *http.Client
-	writes  *rate.Limiter
-	probes  *rate.Limiter
-	events  *rate.Limiter
+	cfg      Config
+	recorder record.EventRecorder
+	client   kubernetes.Interface
+	nodes    corelisters.NodeLister
+	inf      cache.SharedIndexInformer
+	log      *slog.Logger
+	metrics  *metrics
+	http     *http.Client
+	writes   *rate.Limiter
+	probes   *rate.Limiter
+	events   *rate.Limiter
 
 	mu    sync.Mutex       // guards the following
 	memos map[string]*memo // of nodes that exist
 }
 
-// New returns a controller that watches through f. It starts nothing.
-func New(client kubernetes.Interface, f informers.SharedInformerFactory, c Config) *Controller {
+// New returns a controller that watches through d.Informers. It starts nothing.
+func New(d loop.Deps, c Config) (*Controller, error) {
 	c = c.withDefaults()
-	n := f.Core().V1().Nodes()
+	n := d.Informers.Core().V1().Nodes()
 	ctl := &Controller{
-		cfg: c, client: client, nodes: n.Lister(), inf: n.Informer(), metrics: newMetrics(c.Metrics, n.Lister()),
+		cfg: c, recorder: loop.Recorder(d.Events), client: d.Client, nodes: n.Lister(), inf: n.Informer(), metrics: newMetrics(d.Metrics, n.Lister()),
 		http:   newClient(c),
 		writes: rate.NewLimiter(rate.Limit(c.WriteRate), int(c.WriteRate)+1),
 		probes: rate.NewLimiter(rate.Limit(c.ProbeRate), 1),
 		events: rate.NewLimiter(rate.Limit(c.EventRate), 10*int(c.EventRate)+1),
 		memos:  make(map[string]*memo),
 	}
-	ctl.log = loop.Logger(c.Log, ctl.Name())
-	return ctl
+	ctl.log = loop.Logger(d.Log, ctl.Name())
+	return ctl, nil
 }
 
 // Name is the controller's name.

@@ -20,6 +20,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/hawser-project/hawser/controlplane/loop"
+
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"go.uber.org/goleak"
@@ -158,6 +160,12 @@ type bench struct {
 // run has test use a controller over the given nodes.
 func run(t *testing.T, c Config, nodes []*corev1.Node, test func(b *bench)) {
 	t.Helper()
+	count(t, nil, c, nodes, test)
+}
+
+// count is run with metrics.
+func count(t *testing.T, reg prometheus.Registerer, c Config, nodes []*corev1.Node, test func(b *bench)) {
+	t.Helper()
 	h := newHub(t)
 	synctest.Test(t, func(t *testing.T) {
 		h.news = make(chan string, 100) // of the bubble
@@ -168,8 +176,11 @@ func run(t *testing.T, c Config, nodes []*corev1.Node, test func(b *bench)) {
 			}
 		}
 		f := informers.NewSharedInformerFactory(b.client, 0)
-		c.Source, c.Dial, c.TLS, c.Events = h, h.dial, h.client, b.events
-		b.ctl = New(b.client, f, c)
+		c.Source, c.Dial, c.TLS = h, h.dial, h.client
+		var err error
+		if b.ctl, err = New(loop.Deps{Client: b.client, Informers: f, Events: b.events, Metrics: reg}, c); err != nil {
+			t.Fatal(err)
+		}
 		ctx, cancel := context.WithCancel(t.Context())
 		f.Start(ctx.Done())
 		f.WaitForCacheSync(ctx.Done())
@@ -298,7 +309,7 @@ func TestLifeOfASession(t *testing.T) {
 
 func TestProbes(t *testing.T) {
 	reg := prometheus.NewRegistry()
-	run(t, Config{Metrics: reg}, []*corev1.Node{node(tunneledNode)}, func(b *bench) {
+	count(t, reg, Config{}, []*corev1.Node{node(tunneledNode)}, func(b *bench) {
 		b.hub.turn(tunneledNode, evidence.Change{State: evidence.Attached, Session: 1})
 		pass(2 * time.Second)
 		b.expect("at first", "True Attached", "True ProbeSucceeded")

@@ -1,6 +1,7 @@
 package setup
 
-// Flags by what they are about.
+// Flags by what they are about: what NamedFlagSets of k8s.io/component-base/cli/flag are in
+// Kubernetes' programs, without a package more in the agent.
 
 import (
 	"cmp"
