@@ -21,7 +21,7 @@ NAMESPACES = if [ "$$(id -u)" != 0 ] || ! command -v nft >/dev/null || ! command
 # The packages are compiled for linters as they are for the programs: once.
 PLAIN     = CGO_ENABLED=0 GOFLAGS="$$($(GO) env GOFLAGS) -trimpath"
 
-.PHONY: all build demo test check e2e kubectls kubernetes lint vuln bench bench-outside bench-konnectivity fuzz generate licences dist dist-check units cover tidy clean
+.PHONY: all build demo test check e2e kubectls kubernetes kwok lint vuln bench bench-outside bench-konnectivity fuzz generate licences dist dist-check units cover tidy clean
 
 all: lint test build
 
@@ -48,6 +48,9 @@ kubectls: ## the tests of people, scripts, streams and exchanged servers with ku
 
 kubernetes: ## the tests with an API server and a kubelet of Kubernetes itself, built in CACHE; those with a kubelet need root, containerd, runc, busybox and the CNI plugins
 	./.ci/kubernetes
+
+kwok: ## the test with a thousand nodes that KWOK plays, built in CACHE
+	./.ci/kwok
 
 lint: ## the linters of .golangci.yml, go vet's among them
 	$(PLAIN) $(GO) tool -modfile=.tools/go.mod golangci-lint run
