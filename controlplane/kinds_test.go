@@ -22,7 +22,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/record"
 )
 
 // TestEveryKindIsNoted: whatever the controllers have the factory watch, each has been
@@ -37,7 +36,7 @@ func TestEveryKindIsNoted(t *testing.T) {
 		}
 		plane.cfg.IPAM.Allocate, plane.cfg.Client.CAData = false, []byte("x")
 		f := informers.NewSharedInformerFactory(p.client, 0)
-		s := &shared{cfg: plane.cfg, deps: loop.Deps{Client: p.client, Metrics: &scope{}, Log: plane.log}, events: record.NewBroadcaster(), freezes: record.NewBroadcaster()}
+		s := &shared{cfg: plane.cfg, deps: loop.Deps{Client: p.client, Metrics: &scope{}, Log: plane.log}, events: newEvents(t.Context()), freezes: newEvents(t.Context())}
 		defer s.events.Shutdown()
 		defer s.freezes.Shutdown()
 		noted := map[string]bool{}

@@ -21,35 +21,40 @@ import (
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/record"
 
 	"github.com/hawser-project/hawser/auth/nodekeys"
 )
 
 // ofKubernetes is what the roles of Kubernetes grant, a rule a line: resources of a group,
-// names in brackets, verbs. All may write events. Source: controller_policy.go,
+// names in brackets, verbs. Source: controller_policy.go,
 // namespace_policy.go and policy.go of plugin/pkg/auth/authorizer/rbac/bootstrappolicy.
 const ofKubernetes = `
 system:controller:certificate-controller
+- events create,update,patch
 certificates.k8s.io certificatesigningrequests get,list,watch,delete
 certificates.k8s.io certificatesigningrequests/status,certificatesigningrequests/approval update
 certificates.k8s.io signers[kubernetes.io/kube-apiserver-client-kubelet] approve
 certificates.k8s.io signers[kubernetes.io/legacy-unknown,kubernetes.io/kube-apiserver-client,kubernetes.io/kube-apiserver-client-kubelet,kubernetes.io/kubelet-serving] sign
 authorization.k8s.io subjectaccessreviews create
 system:controller:token-cleaner
+- events create,update,patch
 - secrets get,list,watch,delete
 system:controller:service-account-controller
+- events create,update,patch
 - serviceaccounts create
 system:controller:clusterrole-aggregation-controller
 rbac.authorization.k8s.io clusterroles escalate,get,list,watch,update,patch
 system:controller:validatingadmissionpolicy-status-controller
+- events create,update,patch
 admissionregistration.k8s.io validatingadmissionpolicies get,list,watch
 admissionregistration.k8s.io validatingadmissionpolicies/status get,patch,update
 system:controller:node-controller
+- events create,update,patch
 - nodes get,list,watch,update,delete,patch
 - nodes/status,pods/status patch,update
 - pods list,watch,get,delete
 system:kube-scheduler
+- events create,update,patch
 - nodes,namespaces get,list,watch
 - pods get,list,watch,delete
 - pods/binding,bindings create
@@ -62,6 +67,7 @@ system:controller:pod-garbage-collector
 - nodes get,list,watch
 - pods/status patch
 system:controller:disruption-controller
+- events create,update,patch
 apps deployments,replicasets,statefulsets get,list,watch
 - replicationcontrollers get,list,watch
 policy poddisruptionbudgets get,list,watch
@@ -73,22 +79,28 @@ system:controller:namespace-controller
 - namespaces/finalize,namespaces/status update
 * * get,list,watch,delete,deletecollection
 system:controller:resourcequota-controller
+- events create,update,patch
 * * list,watch
 - resourcequotas/status update
 system:controller:root-ca-cert-publisher
+- events create,update,patch
 - configmaps create,update
 system:controller:generic-garbage-collector
+- events create,update,patch
 * * get,list,watch,patch,update,delete
 system:controller:deployment-controller
+- events create,update,patch
 apps deployments get,list,watch,update
 apps deployments/status,deployments/finalizers update
 apps replicasets get,list,watch,create,update,patch,delete
 - pods get,list,watch,update
 system:controller:replicaset-controller
+- events create,update,patch
 apps replicasets get,list,watch,update
 apps replicasets/status,replicasets/finalizers update
 - pods list,watch,patch,create,delete
 system:controller:daemon-set-controller
+- events create,update,patch
 apps daemonsets get,list,watch
 apps daemonsets/status,daemonsets/finalizers update
 - nodes list,watch
@@ -96,6 +108,7 @@ apps daemonsets/status,daemonsets/finalizers update
 - pods/binding create
 apps controllerrevisions get,list,watch,create,delete,update,patch
 system:controller:statefulset-controller
+- events create,update,patch
 - pods list,watch,get,create,delete,update,patch
 apps statefulsets get,list,watch
 apps statefulsets/status,statefulsets/finalizers update
@@ -103,25 +116,31 @@ apps controllerrevisions get,create,delete,update,patch,list,watch
 - persistentvolumeclaims get,create,list,watch,update,delete
 - pods/finalizers update
 system:controller:job-controller
+- events create,update,patch
 batch jobs get,list,watch,update,patch
 batch jobs/status,jobs/finalizers update
 - pods list,watch,create,delete,patch
 system:controller:cronjob-controller
+- events create,update,patch
 batch cronjobs get,list,watch,update
 batch jobs get,list,watch,create,update,delete,patch
 batch cronjobs/status,cronjobs/finalizers update
 - pods list,watch,delete
 system:controller:ttl-after-finished-controller
+- events create,update,patch
 batch jobs get,list,watch,delete
 system:controller:endpointslice-controller
+- events create,update,patch
 - services,pods,nodes get,list,watch
 - services/finalizers update
 discovery.k8s.io endpointslices get,list,watch,create,update,delete
 system:controller:endpoint-controller
+- events create,update,patch
 - services,pods get,list,watch
 - endpoints get,list,watch,create,update,delete
 - endpoints/restricted create
 system:controller:endpointslicemirroring-controller
+- events create,update,patch
 - services,endpoints get,list,watch
 - services/finalizers,endpoints/finalizers update
 discovery.k8s.io endpointslices get,list,watch,create,update,delete
@@ -134,6 +153,7 @@ var ofEveryHub = []Rule{
 	rule("", "nodes/status", "patch"),
 	only(rule("", "namespaces", "get"), nodekeys.Namespace),
 	in(nodekeys.Namespace, rule("", "configmaps", "get", "create", "update", "delete")),
+	in("default", rule("", "events", "create", "patch")), // those about nodes are there
 }
 
 // upstream returns the rules of a role of Kubernetes.
@@ -202,7 +222,8 @@ func asked(r *http.Request) string {
 }
 
 // TestRolesOfControllers: a controller may list and watch all kinds that it waits for, and
-// each role that is named is one of Kubernetes.
+// write events if it has a recorder, of a component that no other has. Each role that is named
+// is one of Kubernetes.
 func TestRolesOfControllers(t *testing.T) {
 	groups := map[string]string{} // by kind
 	for gvk := range scheme.Scheme.AllKnownTypes() {
@@ -219,18 +240,35 @@ func TestRolesOfControllers(t *testing.T) {
 		}
 		plane.cfg.Client.CAData = []byte("x")
 		plane.cfg.IPAM.Allocate, plane.cfg.IPAM.ClusterCIDR = true, "10.244.0.0/16"
-		s := &shared{cfg: plane.cfg, deps: loop.Deps{Client: p.client, Metrics: &scope{}, Log: plane.log}, events: record.NewBroadcaster(), freezes: record.NewBroadcaster()}
-		defer s.events.Shutdown()
+		s := &shared{
+			cfg: plane.cfg, deps: loop.Deps{Client: p.client, Informers: informers.NewSharedInformerFactory(p.client, 0), Metrics: &scope{}, Log: plane.log},
+			freezes: newEvents(t.Context()),
+		}
 		defer s.freezes.Shutdown()
-		f := informers.NewSharedInformerFactory(p.client, 0)
+		components := map[string]string{}
 		for _, e := range plane.entries {
-			its, k := *s, newKinds(f)
-			its.deps.Informers = k
-			if _, err := e.make(&its); err != nil {
+			s.events = newEvents(t.Context())
+			defer s.events.Shutdown()
+			its, k, err := s.of(&e)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := e.make(its); err != nil {
 				t.Fatal(e.name, err)
 			}
 			if role := RoleOf(e.name).Name; (role == "") != (strings.HasPrefix(e.name, "hawser-") || e.name == "serviceaccount-token-controller") || role != "" && upstream(role) == nil {
 				t.Errorf("%s has the role %q", e.name, role)
+			}
+			for component := range its.events.sinks {
+				if components[component] != "" {
+					t.Errorf("%s and %s have events of %s", e.name, components[component], component)
+				}
+				components[component] = e.name
+				for _, verb := range []string{"create", "patch"} {
+					if text := refusedBy(e.name, &request.RequestInfo{Verb: verb, Resource: "events", Namespace: "ns"}); text != "" {
+						t.Error(text)
+					}
+				}
 			}
 			for kind := range k.watched {
 				plural, _ := meta.UnsafeGuessKindToResource(scheme.Scheme.PrioritizedVersionsForGroup(groups[kind])[0].WithKind(kind))

@@ -9,10 +9,7 @@ import (
 	"sync"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/kubernetes/scheme"
-	"k8s.io/client-go/tools/record"
 
 	"github.com/hawser-project/hawser/controlplane/leader"
 	"github.com/hawser-project/hawser/controlplane/loop"
@@ -54,7 +51,7 @@ func (p *ControlPlane) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	events := broadcast(ctx, client)
+	events := newEvents(ctx)
 	defer events.Shutdown()
 	elector, err := p.elector(client, events)
 	if err != nil {
@@ -83,10 +80,10 @@ func (p *ControlPlane) Run(ctx context.Context) error {
 }
 
 // elector tells in events who leads, as from the component that Kubernetes names.
-func (p *ControlPlane) elector(client kubernetes.Interface, events record.EventBroadcaster) (*leader.Elector, error) {
+func (p *ControlPlane) elector(client kubernetes.Interface, events *events) (*leader.Elector, error) {
 	c := *p.cfg.Leader
 	c.Client, c.Log = client, p.log
-	c.Events = events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "kube-controller-manager"})
+	c.Events = events.recorder("kube-controller-manager", client)
 	return leader.New(c)
 }
 

@@ -7,15 +7,11 @@ import (
 	"context"
 	"fmt"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/kubernetes/scheme"
-	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/record"
 	"k8s.io/client-go/util/flowcontrol"
 
 	"github.com/hawser-project/hawser/controlplane/loop"
@@ -26,9 +22,9 @@ import (
 type shared struct {
 	cfg     Config
 	deps    loop.Deps
-	events  record.EventBroadcaster
-	freezes record.EventBroadcaster // of nodes whose evictions are frozen, beside the many events of their pods
-	metrics *scope                  // the same as deps.Metrics
+	events  *events
+	freezes *events // of nodes whose evictions are frozen, beside the many events of their pods
+	metrics *scope  // the same as deps.Metrics
 	// own has the clients of a controller made for it; nil means that all have the same.
 	own func(d *loop.Deps, e *entry) error
 }
@@ -38,12 +34,15 @@ type shared struct {
 func (s *shared) of(e *entry) (*shared, *kinds, error) {
 	its, k := *s, newKinds(s.deps.Informers)
 	its.deps.Informers = k
-	its.deps.Events = recorder(s.events, cmp.Or(e.source, e.name))
-	if s.own == nil {
-		return &its, k, nil
+	if s.own != nil {
+		if err := s.own(&its.deps, e); err != nil {
+			return nil, nil, err
+		}
 	}
-	err := s.own(&its.deps, e)
-	return &its, k, err
+	if !e.quiet {
+		its.deps.Events = s.events.recorder(cmp.Or(e.source, e.name), its.deps.Client)
+	}
+	return &its, k, nil
 }
 
 func (p *ControlPlane) share(ctx context.Context) (*shared, error) {
@@ -52,14 +51,10 @@ func (p *ControlPlane) share(ctx context.Context) (*shared, error) {
 	if err != nil {
 		return nil, err
 	}
-	events, err := clientFor(scheduler, "events")
-	if err != nil {
-		return nil, err
-	}
 	m := &scope{r: p.cfg.Metrics}
 	return &shared{
 		cfg: p.cfg, deps: loop.Deps{Client: client, Informers: newInformers(client), Metrics: m, Log: p.log},
-		events: broadcast(ctx, events), freezes: broadcast(ctx, events), metrics: m,
+		events: newEvents(ctx), freezes: newEvents(ctx), metrics: m,
 		own: func(d *loop.Deps, e *entry) (err error) {
 			c := manager
 			if e.schedules {
@@ -83,13 +78,6 @@ func newInformers(client kubernetes.Interface) informers.SharedInformerFactory {
 	return informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(tainteviction.WithoutManagers))
 }
 
-// broadcast takes events to the API until it is shut down, which its caller does.
-func broadcast(ctx context.Context, client kubernetes.Interface) record.EventBroadcaster {
-	events := record.NewBroadcaster(record.WithContext(ctx))
-	events.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: client.CoreV1().Events("")})
-	return events
-}
-
 // clientFor returns a client whose user agent ends in name.
 func clientFor(c *rest.Config, name string) (kubernetes.Interface, error) {
 	client, err := kubernetes.NewForConfig(named(c, name))
@@ -101,10 +89,6 @@ func clientFor(c *rest.Config, name string) (kubernetes.Interface, error) {
 
 func named(c *rest.Config, name string) *rest.Config {
 	return rest.AddUserAgent(rest.CopyConfig(c), name)
-}
-
-func recorder(events record.EventBroadcaster, component string) record.EventRecorder {
-	return events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: component})
 }
 
 // tuned returns a copy of c with what every controller wants of a client. All clients

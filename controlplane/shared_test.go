@@ -1,6 +1,6 @@
 package controlplane
 
-// What the controllers' informers keep.
+// What the controllers' informers keep, and by whom their events are written.
 
 import (
 	"context"
@@ -9,13 +9,12 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/hawser-project/hawser/controlplane/loop"
-
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
 
+	"github.com/hawser-project/hawser/controlplane/loop"
 	"github.com/hawser-project/hawser/controlplane/tainteviction"
 )
 
@@ -52,6 +51,29 @@ func TestNewLeaderKeepsTolerationTime(t *testing.T) {
 		time.Sleep(2 * time.Minute)
 		if !gone() {
 			t.Error("the pod is there an hour after the taint was written")
+		}
+	})
+}
+
+// Each controller's events are written by its own client, also those that are counted up.
+func TestEventsOfOwnClient(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		all := newEvents(t.Context())
+		defer all.Shutdown()
+		clients := map[string]*fake.Clientset{"a": fake.NewSimpleClientset(), "b": fake.NewSimpleClientset()}
+		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}
+		for component, client := range clients {
+			r := all.recorder(component, client)
+			for range 2 {
+				r.Event(n, corev1.EventTypeNormal, "Tested", "for "+component)
+			}
+		}
+		synctest.Wait()
+		for component, client := range clients {
+			list, err := client.CoreV1().Events("").List(t.Context(), metav1.ListOptions{})
+			if err != nil || len(list.Items) != 1 || list.Items[0].Source.Component != component || list.Items[0].Count != 2 {
+				t.Errorf("the client of %s has written %+v, %v", component, list.Items, err)
+			}
 		}
 	})
 }

@@ -36,6 +36,7 @@ import (
 type entry struct {
 	name, alias string
 	source      string                            // of its events, if not name
+	quiet       bool                              // whether it has no events, and no right to write any
 	make        func(*shared) (Controller, error) // may return nil if there is nothing for it to do
 	everywhere  bool                              // whether it runs in every process, and not just in the leader's
 	schedules   bool                              // whether it calls the API by Config.SchedulerClient
@@ -71,7 +72,7 @@ func forAccess() []entry {
 			}
 			return serviceaccount.NewTokens(s.deps, serviceaccount.TokensConfig{CA: ca})
 		}},
-		{name: "clusterrole-aggregation-controller", alias: "clusterrole-aggregation", make: func(s *shared) (Controller, error) {
+		{name: "clusterrole-aggregation-controller", alias: "clusterrole-aggregation", quiet: true, make: func(s *shared) (Controller, error) {
 			return clusterroles.New(s.deps, clusterroles.Config{})
 		}},
 		{name: "validatingadmissionpolicy-status-controller", make: func(s *shared) (Controller, error) {
@@ -103,7 +104,7 @@ func forPods() []entry {
 		{name: "taint-eviction-controller", make: func(s *shared) (Controller, error) {
 			return tainteviction.New(s.deps, tainteviction.Config{})
 		}},
-		{name: "pod-garbage-collector-controller", alias: "podgc", make: func(s *shared) (Controller, error) {
+		{name: "pod-garbage-collector-controller", alias: "podgc", quiet: true, make: func(s *shared) (Controller, error) {
 			return podgc.New(s.deps, s.cfg.PodGC)
 		}},
 		{name: "disruption-controller", alias: "disruption", source: "controllermanager", make: func(s *shared) (Controller, error) {
@@ -114,7 +115,7 @@ func forPods() []entry {
 
 func forWorkloads() []entry {
 	return []entry{
-		{name: "namespace-controller", alias: "namespace", make: func(s *shared) (Controller, error) {
+		{name: "namespace-controller", alias: "namespace", quiet: true, make: func(s *shared) (Controller, error) {
 			return namespace.New(s.deps, namespace.Config{Recheck: s.cfg.NamespaceRecheck})
 		}},
 		{name: "resourcequota-controller", alias: "resourcequota", make: func(s *shared) (Controller, error) {

@@ -65,7 +65,7 @@ func (c *lifecycle) Run(ctx context.Context) error {
 }
 
 func newNodeLifecycle(s *shared) (Controller, error) {
-	c := nodelifecycle.Config{Policy: s.cfg.Lifecycle, Freezes: recorder(s.freezes, "node-controller")}
+	c := nodelifecycle.Config{Policy: s.cfg.Lifecycle, Freezes: s.freezes.recorder("node-controller", s.deps.Client)}
 	t := s.cfg.Tunnel
 	if t == nil {
 		return nodelifecycle.New(s.deps, c)

@@ -37,7 +37,7 @@ func (w *writers) note(next http.Handler) http.Handler {
 }
 
 // check wants each write of the control plane to be by a controller of the table, but for
-// events, and for the lease of who leads.
+// the lease and the events of who leads.
 func (w *writers) check(t *testing.T) {
 	t.Helper()
 	w.mu.Lock()
@@ -49,7 +49,6 @@ func (w *writers) check(t *testing.T) {
 		name, ok := strings.CutPrefix(agent, rest.DefaultKubernetesUserAgent()+"/")
 		switch {
 		case !ok: // a test's client
-		case name == "events" && strings.Contains(last, "/events"):
 		case name == "leader-election" && (strings.Contains(last, "/leases") || strings.Contains(last, "/events")):
 		case !slices.Contains(Names(), name):
 			t.Errorf("%s by %q", last, agent)
