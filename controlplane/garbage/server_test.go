@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"testing"
 	"time"
 
@@ -18,6 +19,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/metadata"
@@ -112,6 +114,31 @@ func ref(apiVersion, kind string, o metav1.Object) []metav1.OwnerReference {
 	return []metav1.OwnerReference{{APIVersion: apiVersion, Kind: kind, Name: o.GetName(), UID: o.GetUID(), BlockOwnerDeletion: ptr.To(true)}}
 }
 
+// deletion watches an object of the default namespace, and returns what waits for the version
+// at which it goes.
+func deletion(t *testing.T, all metadata.Interface, resource schema.GroupVersionResource, name string) func() uint64 {
+	t.Helper()
+	w, err := all.Resource(resource).Namespace("default").Watch(t.Context(), metav1.ListOptions{FieldSelector: "metadata.name=" + name})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(w.Stop)
+	return func() uint64 {
+		t.Helper()
+		for e := range w.ResultChan() {
+			if o, ok := e.Object.(metav1.Object); ok && e.Type == watch.Deleted {
+				n, err := strconv.ParseUint(o.GetResourceVersion(), 10, 64)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return n
+			}
+		}
+		t.Fatalf("the watch of %s ended", name)
+		return 0
+	}
+}
+
 // TestServer deletes owners of several kinds in every way.
 func TestServer(t *testing.T) {
 	admin, all := serve(t)
@@ -156,6 +183,8 @@ func TestServer(t *testing.T) {
 			}
 		}
 	}
+	roles, replicas := rbacv1.SchemeGroupVersion.WithResource("roles"), appsv1.SchemeGroupVersion.WithResource("replicasets")
+	roleGone, setGone := deletion(t, all, roles, "front"), deletion(t, all, replicas, "front")
 	for name, policy := range map[string]metav1.DeletionPropagation{"back": background, "front": inFront, "orphans": orphaned} {
 		if err := sets.Delete(ctx, name, metav1.DeleteOptions{PropagationPolicy: &policy}); err != nil {
 			t.Fatal(err)
@@ -164,12 +193,14 @@ func TestServer(t *testing.T) {
 	if err := admin.CoreV1().Nodes().Delete(ctx, "n", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	roles, replicas := rbacv1.SchemeGroupVersion.WithResource("roles"), appsv1.SchemeGroupVersion.WithResource("replicasets")
 	for _, name := range []string{"back", "front"} {
 		await(name+"'s role goes", func() bool { return gone(roles, "default", name) })
 	}
 	for name := range owners {
 		await(name+" goes", func() bool { return gone(replicas, "default", name) })
+	}
+	if dependent, owner := roleGone(), setGone(); dependent >= owner {
+		t.Errorf("the owner went at version %d, its dependent at %d", owner, dependent)
 	}
 	await("the node's lease goes", func() bool { return gone(coordinationv1.SchemeGroupVersion.WithResource("leases"), "default", "n") })
 	role, err := admin.RbacV1().Roles("default").Get(ctx, "orphans", metav1.GetOptions{})

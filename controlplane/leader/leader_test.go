@@ -105,12 +105,18 @@ func (r *race) enter(identity string, lingers time.Duration) *candidate {
 	return c
 }
 
-func (r *race) holder() string {
+func (r *race) lease() *coordinationv1.Lease {
 	r.t.Helper()
 	l, err := r.client.CoordinationV1().Leases(DefaultNamespace).Get(r.t.Context(), DefaultName, metav1.GetOptions{})
 	if err != nil {
 		r.t.Fatal(err)
 	}
+	return l
+}
+
+func (r *race) holder() string {
+	r.t.Helper()
+	l := r.lease()
 	if l.Spec.HolderIdentity == nil {
 		return ""
 	}
@@ -172,11 +178,14 @@ func TestCutOff(t *testing.T) {
 		pass(time.Second)
 		b := r.enter("b", 0)
 		pass(time.Minute)
-		who := "a"
+		who, renewed := "a", r.lease().Spec.RenewTime.Time
 		r.cut.Store(&who)
 		// a stops at most 12 s after its last renewal and lingers for 3; b takes over
 		// after 15. The check that they do not overlap is in enter.
 		pass(15*time.Second + time.Millisecond)
+		if d := r.lease().Spec.AcquireTime.Sub(renewed); d > 15*time.Second {
+			t.Errorf("taken over %v after the last renewal", d)
+		}
 		if a.leading.Load() || !b.leading.Load() || r.holder() != "b" {
 			t.Errorf("a leads: %v, b leads: %v, %q holds the lease", a.leading.Load(), b.leading.Load(), r.holder())
 		}
