@@ -61,6 +61,37 @@ func TestDialByAddress(t *testing.T) {
 	})
 }
 
+// A thousand nodes have one private address. Alone it leads nowhere; with its name beside it
+// each node is reached, and no other.
+func TestDialByAddressOfMany(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const nodes = 1000
+		b := newTestHub(t, Config{})
+		for i := range nodes {
+			name := fmt.Sprintf("node-%d", i)
+			_, err := b.connect(one(name), func(_ context.Context, r *tunnel.Request) {
+				if st, err := r.Accept(); err == nil {
+					_, _ = io.WriteString(st, name+" dials "+r.Addr) // the dialer gets it
+					_ = st.Close()
+				}
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			b.hub.SetRoutes(name, prefixes("192.168.1.10")...)
+		}
+		if got, err := b.ask("192.168.1.10:80"); tunnel.CodeOf(err) != tunnel.Ambiguous {
+			t.Errorf("the address alone: %q, %v", got, err)
+		}
+		for i := range nodes {
+			got, err := b.ask(fmt.Sprintf("192.168.1.10%%node-%d:80", i))
+			if want := fmt.Sprintf("node-%d dials 192.168.1.10:80", i); got != want || err != nil {
+				t.Errorf("%q, %v, want %q", got, err, want)
+			}
+		}
+	})
+}
+
 func TestDialErrorsReachTheCaller(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newTestHub(t, Config{})
