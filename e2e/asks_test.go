@@ -70,6 +70,7 @@ func TestWhatKubeletsAsk(t *testing.T) {
 		}
 		return nil
 	})
+	c.hubAndSpoke(t)
 	node := c.asNode(t, "node-1")
 	conf := rest.CopyConfig(c.rest)
 	conf.Impersonate = rest.ImpersonationConfig{UserName: "system:kube-proxy", Groups: []string{"system:authenticated"}}

@@ -60,7 +60,8 @@ func TestMachineShutdown(t *testing.T) {
 	bus := logindtest.StartBus(t)
 	logind := logindtest.Start(bus, time.Minute, func() time.Duration { return time.Minute })
 	c := &cluster{dir: shortTempDir(t), port: await.FreePort(t), env: []string{"DBUS_SYSTEM_BUS_ADDRESS=" + bus.Address}}
-	c.start(t, "--nodes=1", "--agent-arg=--shutdown-grace-period=30s", "--agent-arg=--shutdown-grace-period-critical-pods=10s")
+	// Every pod names its node: none needs the scheduler.
+	c.start(t, "--nodes=1", "--server-arg=--controllers=*,-kube-scheduler", "--agent-arg=--shutdown-grace-period=30s", "--agent-arg=--shutdown-grace-period-critical-pods=10s")
 	lock := logind.Locked()
 	eventually(t, "the agent has the lock", func() error {
 		log, err := os.ReadFile(c.logFiles()[1])
