@@ -49,7 +49,8 @@ const (
 // A plant must be used in a bubble of synctest. Each node has one pod, of its name.
 type plant struct {
 	t         *testing.T
-	client    *fake.Clientset
+	client    *fake.Clientset // of the controllers
+	own       *fake.Clientset // of nodes: nothing is refused to them
 	server    *apitest.Server
 	began     time.Time
 	cert, key string
@@ -92,9 +93,10 @@ func newPlant(t *testing.T, cert, key string, nodes ...string) *plant {
 		t.Fatal(err)
 	}
 	p := &plant{
-		t: t, client: client, server: server, began: time.Now(), cert: cert, key: key,
+		t: t, client: client, own: &fake.Clientset{}, server: server, began: time.Now(), cert: cert, key: key,
 		refused: map[string]bool{}, cut: map[string]time.Time{}, deleted: map[string]time.Duration{},
 	}
+	server.Serve(&p.own.Fake)
 	refuse := func(a clienttesting.Action) error {
 		p.mu.Lock()
 		defer p.mu.Unlock()
@@ -170,7 +172,7 @@ func (p *plant) beat(ctx context.Context) {
 
 func (p *plant) renew(name string) {
 	now := metav1.NewMicroTime(time.Now())
-	leases := p.client.CoordinationV1().Leases(corev1.NamespaceNodeLease)
+	leases := p.own.CoordinationV1().Leases(corev1.NamespaceNodeLease)
 	l, err := leases.Get(context.WithoutCancel(p.t.Context()), name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		l = &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: coordinationv1.LeaseSpec{RenewTime: &now}}
@@ -186,7 +188,7 @@ func (p *plant) renew(name string) {
 
 // attached returns the nodes that are not cut off.
 func (p *plant) attached() []string {
-	nodes, err := p.client.CoreV1().Nodes().List(context.WithoutCancel(p.t.Context()), metav1.ListOptions{})
+	nodes, err := p.own.CoreV1().Nodes().List(context.WithoutCancel(p.t.Context()), metav1.ListOptions{})
 	if err != nil {
 		p.t.Error(err)
 		return nil
