@@ -22,19 +22,23 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/rest"
+
+	"github.com/hawser-project/hawser/controlplane/loadbalancer"
 )
 
 // TestEveryKindIsNoted: whatever the controllers have the factory watch, each has been
-// noted for the one that asked. A group without a method in kinds would not be.
+// noted for the one that asked. A group without a method in kinds would not be. The help topic
+// controller-kinds has them, and what each controller may write.
 func TestEveryKindIsNoted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlant(t, "", "")
 		cert, key := authority(t)
-		plane, err := New(Config{Client: &rest.Config{}, Signer: csr.SignerConfig{CertFile: cert, KeyFile: key}, CollectGarbage: true})
+		plane, err := New(Config{Client: &rest.Config{}, Signer: csr.SignerConfig{CertFile: cert, KeyFile: key}, CollectGarbage: true, Tunnel: &Tunnel{}, LoadBalancer: &loadbalancer.Config{}})
 		if err != nil {
 			t.Fatal(err)
 		}
-		plane.cfg.IPAM.Allocate, plane.cfg.Client.CAData = false, []byte("x")
+		plane.cfg.Client.CAData = []byte("x")
+		plane.cfg.IPAM.Allocate, plane.cfg.IPAM.ClusterCIDR = true, "10.244.0.0/16"
 		f := informers.NewSharedInformerFactory(p.client, 0)
 		s := &shared{cfg: plane.cfg, deps: loop.Deps{Client: p.client, Metrics: &scope{}, Log: plane.log}, events: newEvents(t.Context()), freezes: newEvents(t.Context())}
 		defer s.events.Shutdown()
@@ -48,8 +52,9 @@ func TestEveryKindIsNoted(t *testing.T) {
 				t.Fatal(err)
 			}
 			if c == nil {
-				continue
+				t.Errorf("%s is not made", e.name)
 			}
+			checkWatches(t, e.name, k)
 			for kind := range k.watched {
 				noted[kind] = true
 			}
@@ -64,6 +69,9 @@ func TestEveryKindIsNoted(t *testing.T) {
 		f.Shutdown()
 		if len(all) < 5 || !reflect.DeepEqual(all, noted) {
 			t.Errorf("watched are %q, noted %q", slices.Sorted(maps.Keys(all)), slices.Sorted(maps.Keys(noted)))
+		}
+		if n := len(kindsTable()); n != len(plane.entries) {
+			t.Errorf("the table has %d controllers of %d", n, len(plane.entries))
 		}
 	})
 }

@@ -16,20 +16,24 @@ import (
 type writers struct {
 	mu   sync.Mutex
 	last map[string]string // guarded by mu
-	// refused is what controllers asked that their roles do not grant.
+	// refused is what controllers asked that their roles do not grant, and what they wrote
+	// that the table of their kinds does not have.
 	refused map[string]bool // guarded by mu
 }
 
-// note notes who writes, and who asks what roles do not grant.
+// note notes who writes, who asks what roles do not grant, and who writes what no document
+// has.
 func (w *writers) note(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
-		refused := asked(r)
+		refused, more := asked(r), unlisted(r)
 		w.mu.Lock()
 		if r.Method != http.MethodGet {
 			w.last[r.UserAgent()] = r.Method + " " + r.URL.Path
 		}
-		if refused != "" {
-			w.refused[refused] = true
+		for _, text := range []string{refused, more} {
+			if text != "" {
+				w.refused[text] = true
+			}
 		}
 		w.mu.Unlock()
 		next.ServeHTTP(rw, r)
