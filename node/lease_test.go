@@ -4,6 +4,9 @@ package node
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -90,6 +93,59 @@ func TestLeaseWithoutOwner(t *testing.T) {
 			t.Errorf("written at %v, want a creation at the second renewal", at)
 		}
 	})
+}
+
+// TestLeaseThatIsRefused: an update that fails is tried five times, and five times more after the
+// Lease was read anew, as in k8s.io/component-helpers; the next renewal is that of the next
+// interval. A Lease that cannot be made is tried again after waits of 200 ms, doubled up to 7 s.
+func TestLeaseThatIsRefused(t *testing.T) {
+	for verb, tt := range map[string]struct {
+		have []runtime.Object
+		runs time.Duration
+		want string
+	}{
+		"update": {
+			[]runtime.Object{&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-node-lease", Name: "n"}}}, 15 * time.Second,
+			"0.0 get, 0.0 update x5, 10.x update x5, 10.x get, 10.x update x5",
+		},
+		"create": {
+			nil, 35 * time.Second,
+			"0.0 get, 0.0 create, 0.2 get, 0.2 create, 0.6 get, 0.6 create, 1.4 get, 1.4 create, 3.0 get, 3.0 create, 6.2 get, 6.2 create, " +
+				"12.6 get, 12.6 create, 19.6 get, 19.6 create, 26.6 get, 26.6 create, 33.6 get, 33.6 create",
+		},
+	} {
+		t.Run(verb, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := fake.NewClientset(tt.have...)
+				began := time.Now()
+				var did []string
+				times := 0 // of the last
+				c.PrependReactor("*", "leases", func(a clienttesting.Action) (bool, runtime.Object, error) {
+					at := fmt.Sprintf("%.1f", time.Since(began).Seconds())
+					if verb == "update" && strings.HasPrefix(at, "10.") { // the interval has a jitter of 4 %
+						at = "10.x"
+					}
+					what := at + " " + a.GetVerb()
+					if last := len(did) - 1; last >= 0 && (did[last] == what || did[last] == fmt.Sprintf("%s x%d", what, times)) {
+						times++
+						did[last] = fmt.Sprintf("%s x%d", what, times)
+					} else {
+						did, times = append(did, what), 1
+					}
+					if a.GetVerb() != verb {
+						return false, nil, nil
+					}
+					return true, nil, apierrors.NewInternalError(errors.New("no store"))
+				})
+				ctx, cancel := context.WithTimeout(t.Context(), tt.runs)
+				defer cancel()
+				RenewLease(ctx, LeaseConfig{API: apiclienttest.From(c), Node: "n", Duration: 40 * time.Second, UID: known})
+				if got := strings.Join(did, ", "); got != tt.want {
+					t.Errorf("got  %s\nwant %s", got, tt.want)
+				}
+			})
+		})
+	}
 }
 
 // TestLeaseThroughDeadServer: an API server that takes requests and answers none is left after

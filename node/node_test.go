@@ -26,6 +26,7 @@ import (
 	k8stesting "k8s.io/client-go/testing"
 
 	"github.com/hawser-project/hawser/auth/apiclient/apiclienttest"
+	"github.com/hawser-project/hawser/node/runtime"
 	"github.com/hawser-project/hawser/node/runtime/memory"
 )
 
@@ -312,32 +313,76 @@ func TestSomebodyElsesUnknownIsCorrected(t *testing.T) {
 	})
 }
 
+// A movable runtime keeps its images in dir.
+type movable struct {
+	runtime.Runtime
+	dir string
+}
+
+func (m *movable) Info(ctx context.Context) (runtime.Info, error) {
+	info, err := m.Runtime.Info(ctx)
+	info.Dir = m.dir
+	return info, err
+}
+
+// TestPressure: a condition is true as long as the machine is short, and five minutes longer.
 func TestPressure(t *testing.T) {
-	inWorld(t, nil, func(w *world) {
+	images := filepath.Join(t.TempDir(), "images")
+	// leads has the images be in a file system that is short, or in one without a size, which
+	// never is.
+	leads := func(to string) {
+		t.Helper()
+		if err := os.Remove(images); err != nil && !errors.Is(err, os.ErrNotExist) {
+			t.Fatal(err)
+		}
+		if err := os.Symlink(to, images); err != nil {
+			t.Fatal(err)
+		}
+	}
+	leads("/proc")
+	inWorld(t, func(w *world) {
+		w.cfg.Runtime = &movable{w.rt, images}
+		w.cfg.Thresholds.Hard = append(w.cfg.Thresholds.Hard, Threshold{Signal: ImagefsAvailable, Amount: 1 << 62})
+	}, func(w *world) {
 		root := w.n.machine.root
-		advance(time.Minute)
-		write(t, filepath.Join(root, "proc/meminfo"), "MemTotal:       16777216 kB\nMemAvailable:    1024 kB\n")
-		write(t, filepath.Join(root, "proc/loadavg"), "0 0 0 1/99000 1\n")
-		advance(11 * time.Second)
-		for c, reason := range map[corev1.NodeConditionType]string{
-			corev1.NodeMemoryPressure: "KubeletHasInsufficientMemory", corev1.NodePIDPressure: "KubeletHasInsufficientPID",
-		} {
-			if got := condition(w.node(), c); got.Status != corev1.ConditionTrue || got.Reason != reason {
-				t.Errorf("condition %+v", got)
+		short := func(when string, memory, disk, pids bool) {
+			t.Helper()
+			for _, p := range []struct {
+				of      corev1.NodeConditionType
+				short   bool
+				yes, no string
+			}{
+				{corev1.NodeMemoryPressure, memory, "KubeletHasInsufficientMemory", "KubeletHasSufficientMemory"},
+				{corev1.NodeDiskPressure, disk, "KubeletHasDiskPressure", "KubeletHasNoDiskPressure"},
+				{corev1.NodePIDPressure, pids, "KubeletHasInsufficientPID", "KubeletHasSufficientPID"},
+			} {
+				status, reason := corev1.ConditionFalse, p.no
+				if p.short {
+					status, reason = corev1.ConditionTrue, p.yes
+				}
+				if got := condition(w.node(), p.of); got.Status != status || got.Reason != reason {
+					t.Errorf("%s: condition %+v, want %s %s", when, got, status, reason)
+				}
 			}
 		}
+		advance(time.Minute)
+		short("at first", false, false, false)
+		write(t, filepath.Join(root, "proc/meminfo"), "MemTotal:       16777216 kB\nMemAvailable:    1024 kB\n")
+		write(t, filepath.Join(root, "proc/loadavg"), "0 0 0 1/99000 1\n")
+		leads(root)
+		advance(11 * time.Second)
+		short("short of all", true, true, true)
 		write(t, filepath.Join(root, "proc/meminfo"), "MemTotal:       16777216 kB\nMemAvailable:    8388608 kB\n")
 		advance(4 * time.Minute)
-		if got := condition(w.node(), corev1.NodeMemoryPressure); got.Status != corev1.ConditionTrue {
-			t.Errorf("condition %+v so soon after", got)
-		}
+		short("memory is back, so soon after", true, true, true)
 		advance(2 * time.Minute)
-		if got := condition(w.node(), corev1.NodeMemoryPressure); got.Status != corev1.ConditionFalse {
-			t.Errorf("condition %+v", got)
-		}
-		if got := condition(w.node(), corev1.NodePIDPressure); got.Status != corev1.ConditionTrue {
-			t.Errorf("condition %+v", got)
-		}
+		short("memory is back", false, true, true)
+		write(t, filepath.Join(root, "proc/loadavg"), "0 0 0 1/500 1\n")
+		leads("/proc")
+		advance(4 * time.Minute)
+		short("all is back, so soon after", false, true, true)
+		advance(2 * time.Minute)
+		short("all is back", false, false, false)
 	})
 }
 

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/netip"
 	"path/filepath"
+	goruntime "runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -110,6 +111,38 @@ func TestRegistration(t *testing.T) {
 			if !w.sawEvent(e) {
 				t.Errorf("no event %q among %q", e, w.events)
 			}
+		}
+	})
+}
+
+// TestCapacity: what the machine has is the node's, and what is reserved is not allocatable.
+func TestCapacity(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.cfg.Reserved = corev1.ResourceList{"cpu": resource.MustParse("500m")}
+	}, func(w *world) {
+		has, err := w.n.machine.read("")
+		if err != nil {
+			t.Fatal(err)
+		}
+		st := w.node().Status
+		for _, tt := range []struct {
+			of   corev1.ResourceName
+			want *resource.Quantity
+		}{
+			{corev1.ResourceCPU, resource.NewQuantity(int64(goruntime.NumCPU()), resource.DecimalSI)},
+			{corev1.ResourceMemory, resource.NewQuantity(16<<30, resource.BinarySI)},
+			{corev1.ResourcePods, resource.NewQuantity(110, resource.DecimalSI)},
+			{corev1.ResourceEphemeralStorage, resource.NewQuantity(has.nodefs.size, resource.BinarySI)},
+		} {
+			if got := st.Capacity[tt.of]; got.Sign() <= 0 || got.Cmp(*tt.want) != 0 {
+				t.Errorf("%s %s, want %s", tt.of, got.String(), tt.want.String())
+			}
+		}
+		if got, want := st.Allocatable.Cpu().MilliValue(), st.Capacity.Cpu().MilliValue()-500; got != want {
+			t.Errorf("allocatable cpu %dm, want %dm", got, want)
+		}
+		if got := st.Allocatable.Pods().Value(); got != 110 {
+			t.Errorf("allocatable pods %d", got)
 		}
 	})
 }
