@@ -210,6 +210,27 @@ func TestServersGetThePortOfTheAPI(t *testing.T) {
 	}
 }
 
+// TestNameOfTheNode: --hostname-override takes the host's place, not that of --node-name.
+func TestNameOfTheNode(t *testing.T) {
+	host, err := os.Hostname()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for want, args := range map[string][]string{
+		strings.ToLower(host): nil,
+		"foo":                 {"--hostname-override", " Foo "},
+		"bar":                 {"--hostname-override", "Foo", "--node-name", "Bar"},
+	} {
+		o, err := parse(t, args...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if o.nodeName != want {
+			t.Errorf("%q: %s, want %s", args, o.nodeName, want)
+		}
+	}
+}
+
 // TestReportFollowsUpdate is the kubelet's rule: who sets only the update
 // frequency wants reports as often.
 func TestReportFollowsUpdate(t *testing.T) {
