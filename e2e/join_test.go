@@ -124,19 +124,21 @@ func TestJoin(t *testing.T) {
 				taint(n, corev1.TaintNodeMemoryPressure, corev1.TaintEffectNoSchedule) != nil
 		})
 	})
+	t.Run("its node is made by another", func(t *testing.T) { joinUnmade(t, c, agent, flags) })
 	t.Run("a good command joins", func(t *testing.T) {
 		dir := filepath.Join(shortTempDir(t), "data")
 		h := c.watch(t)
 		berlin := c.joinCommand(t, filepath.Join(client, "hawser"), "--site", "berlin")[1:]
 		run(t, append([]string{agent}, append(berlin, "--node-name", "late", "--data-dir", dir,
-			"--node-labels", "disk=ssd", "--register-with-taints", "a=b:NoSchedule", "--register-schedulable=false",
+			"--node-labels", "disk=ssd", "--register-with-taints", "a=b:NoSchedule,c=d:NoExecute", "--register-schedulable=false",
 			"--cloud-provider", "external", "--provider-id", "inventory://late")...), filepath.Join(c.dir, "late"))
 		c.waitNode(t, "late")
 		node, err := c.client.CoreV1().Nodes().Get(t.Context(), "late", metav1.GetOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if node.Labels["disk"] != "ssd" || !hasTaint(node, "a") || !hasTaint(node, "node.cloudprovider.kubernetes.io/uninitialized") {
+		a, c := taint(node, "a", corev1.TaintEffectNoSchedule), taint(node, "c", corev1.TaintEffectNoExecute)
+		if node.Labels["disk"] != "ssd" || a == nil || a.Value != "b" || c == nil || c.Value != "d" || !hasTaint(node, "node.cloudprovider.kubernetes.io/uninitialized") {
 			t.Errorf("labels %v, taints %v", node.Labels, node.Spec.Taints)
 		}
 		if !node.Spec.Unschedulable || node.Spec.ProviderID != "inventory://late" {
@@ -150,6 +152,38 @@ func TestJoin(t *testing.T) {
 			}
 		}
 	})
+}
+
+// joinUnmade has an agent join that does not make its Node: there is none until an
+// administrator makes it. The agent then reports to that one, and gives it no taint.
+func joinUnmade(t *testing.T, c *cluster, agent string, join []string) {
+	t.Helper()
+	h := c.watch(t)
+	base := filepath.Join(c.dir, "unmade")
+	run(t, append(append([]string{agent}, join...), "--node-name", "unmade", "--data-dir", filepath.Join(shortTempDir(t), "data"), "--eviction-hard", "",
+		"--register-node=false", "--register-with-taints", "a=b:NoSchedule", "--node-status-update-frequency", "1s"), base)
+	for _, want := range []string{" msg=connected ", "cannot write the node's status"} { // the last, once it would have made it
+		eventually(t, "the agent says "+want, func() error {
+			log, err := os.ReadFile(base + ".log")
+			if err == nil && !strings.Contains(string(log), want) {
+				err = fmt.Errorf("it says\n%s", log)
+			}
+			return err
+		})
+	}
+	nodes := c.client.CoreV1().Nodes()
+	if n, err := nodes.Get(t.Context(), "unmade", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		t.Fatalf("node %v, %v", n, err)
+	}
+	made, err := nodes.Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "unmade"}}, metav1.CreateOptions{})
+	must(t, err)
+	h.node(t, "unmade", "is ready", is(corev1.NodeReady, corev1.ConditionTrue))
+	h.node(t, "unmade", "has lost the taint of a new node", func(n *corev1.Node) bool { return len(n.Spec.Taints) == 0 })
+	for _, n := range h.versions("unmade") {
+		if n.UID != made.UID || hasTaint(n, "a") {
+			t.Errorf("node %s with taints %v, want %s", n.UID, n.Spec.Taints, made.UID)
+		}
+	}
 }
 
 func TestServerRefusesBadInput(t *testing.T) {
