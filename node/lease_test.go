@@ -105,7 +105,8 @@ func TestLeaseThatIsRefused(t *testing.T) {
 		want string
 	}{
 		"update": {
-			[]runtime.Object{&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-node-lease", Name: "n"}}}, 15 * time.Second,
+			[]runtime.Object{&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-node-lease", Name: "n"}}},
+			15 * time.Second,
 			"0.0 get, 0.0 update x5, 10.x update x5, 10.x get, 10.x update x5",
 		},
 		"create": {
