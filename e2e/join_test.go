@@ -52,6 +52,7 @@ func TestJoin(t *testing.T) {
 		"wrong CA hash":   {with("--discovery-token-ca-cert-hash", "sha256:"+strings.Repeat("00", 32)), []string{"--discovery-token-ca-cert-hash"}},
 		"malformed hash":  {with("--discovery-token-ca-cert-hash", "md5:00"), []string{"--discovery-token-ca-cert-hash", "sha256:"}},
 		"bad name":        {append(with("", ""), "--node-name", "Node_1"), []string{"--node-name", "Node_1"}},
+		"bad address":     {append(with("", ""), "--node-ip", "127.0.0.2"), []string{"--node-ip", "127.0.0.2", "loopback"}},
 		"name is taken":   {append(with("", ""), "--node-name", "node-1"), []string{"node-1", "another"}},
 		"bad label":       {append(with("", ""), "--node-labels", "kubernetes.io/custom=1"), []string{"--node-labels", "kubernetes.io/custom"}},
 		"a cloud of old":  {append(with("", ""), "--cloud-provider", "aws"), []string{"--cloud-provider", "aws"}},
@@ -116,13 +117,16 @@ func TestJoin(t *testing.T) {
 		})
 	})
 	t.Run("short of memory", func(t *testing.T) {
-		run(t, append([]string{agent}, append(with("", ""), "--node-name", "short", "--data-dir", filepath.Join(shortTempDir(t), "data"),
+		run(t, append([]string{agent}, append(with("", ""), "--hostname-override", "Short", "--node-ip", "192.0.2.2,fd00::2", "--data-dir", filepath.Join(shortTempDir(t), "data"),
 			"--eviction-hard", "memory.available<99.9%", "--node-status-update-frequency", "1s")...), filepath.Join(c.dir, "short"))
-		c.watch(t).node(t, "short", "says that it is short of memory, and of nothing else, and is tainted for it", func(n *corev1.Node) bool {
+		node := c.watch(t).node(t, "short", "says that it is short of memory, and of nothing else, and is tainted for it", func(n *corev1.Node) bool {
 			return is(corev1.NodeReady, corev1.ConditionTrue)(n) && is(corev1.NodeMemoryPressure, corev1.ConditionTrue)(n) &&
 				is(corev1.NodeDiskPressure, corev1.ConditionFalse)(n) && is(corev1.NodePIDPressure, corev1.ConditionFalse)(n) &&
 				taint(n, corev1.TaintNodeMemoryPressure, corev1.TaintEffectNoSchedule) != nil
 		})
+		if got := fmt.Sprint(node.Status.Addresses); got != "[{InternalIP 192.0.2.2} {InternalIP fd00::2} {Hostname short}]" || node.Labels[corev1.LabelHostname] != "short" {
+			t.Errorf("addresses %s, labels %v", got, node.Labels)
+		}
 	})
 	t.Run("its node is made by another", func(t *testing.T) { joinUnmade(t, c, agent, flags) })
 	t.Run("a good command joins", func(t *testing.T) {

@@ -10,6 +10,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"os/exec"
 	"os/user"
@@ -53,13 +54,14 @@ func newSSHD(t *testing.T, node *lab.Node) *sshd {
 			t.Fatal(err)
 		}
 	}
-	s := &sshd{dir: shortTempDir(t), user: me.Username, node: node, ip: "127.0.0.1", port: 22, kubelet: "10250", stop: func() {}}
+	s := &sshd{dir: shortTempDir(t), user: me.Username, node: node, port: 22, kubelet: "10250", stop: func() {}}
 	if node != nil {
 		s.ip = node.NATIP()
 		if err := node.Expose(t.Context(), 22); err != nil {
 			t.Fatal(err)
 		}
 	} else {
+		s.ip = ownAddress(t)
 		s.port, s.kubelet = await.FreePort(t), strconv.Itoa(await.FreePort(t))
 	}
 	hostkeystest.WriteKey(t, s.path("id"))
@@ -137,6 +139,20 @@ func descendants(pid int) []int {
 		}
 	}
 	return pids
+}
+
+// ownAddress is one of this machine by which others may know it, as a node's has to be.
+func ownAddress(t *testing.T) string {
+	t.Helper()
+	all, err := net.InterfaceAddrs()
+	must(t, err)
+	for _, a := range all {
+		if p, err := netip.ParsePrefix(a.String()); err == nil && p.Addr().Is4() && p.Addr().IsGlobalUnicast() {
+			return p.Addr().String()
+		}
+	}
+	t.Skip("SKIPPED: this machine has only loopback addresses")
+	return ""
 }
 
 // sshCluster starts a server and, on a machine of its own where that can be had, a

@@ -29,7 +29,7 @@ func (n *Node) findAddresses(ctx context.Context) ([]netip.Addr, error) {
 	if len(n.cfg.IPs) > 0 {
 		return n.cfg.IPs, nil
 	}
-	if ip, err := netip.ParseAddr(n.cfg.Hostname); err == nil && checkIP(ip, false) == nil {
+	if ip, err := netip.ParseAddr(n.cfg.Hostname); err == nil && checkIP(ip) == nil {
 		return []netip.Addr{ip}, nil
 	}
 	interfaces, err := localAddresses()
@@ -101,7 +101,7 @@ func localAddresses() ([]netInterface, error) {
 		}
 		ni := netInterface{name: i.Name}
 		for _, a := range addrs {
-			if p, err := netip.ParsePrefix(a.String()); err == nil && checkIP(p.Addr().Unmap(), false) == nil {
+			if p, err := netip.ParsePrefix(a.String()); err == nil && checkIP(p.Addr().Unmap()) == nil {
 				ni.addrs = append(ni.addrs, p.Addr().Unmap())
 			}
 		}

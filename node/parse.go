@@ -127,9 +127,8 @@ func ParseTaints(s string) ([]corev1.Taint, error) {
 }
 
 // ParseIPs reads one address, or two of different families separated by a comma. Addresses
-// that other machines cannot reach are refused; loopback ones can be allowed for use on one
-// machine.
-func ParseIPs(s string, allowLoopback bool) ([]netip.Addr, error) {
+// that other machines cannot reach are refused.
+func ParseIPs(s string) ([]netip.Addr, error) {
 	var list []netip.Addr
 	for _, item := range items(s) {
 		ip, err := netip.ParseAddr(item)
@@ -137,7 +136,7 @@ func ParseIPs(s string, allowLoopback bool) ([]netip.Addr, error) {
 			return nil, fmt.Errorf("%q is not an IP address", item)
 		}
 		ip = ip.Unmap()
-		if err := checkIP(ip, allowLoopback); err != nil {
+		if err := checkIP(ip); err != nil {
 			return nil, err
 		}
 		list = append(list, ip)
@@ -148,9 +147,9 @@ func ParseIPs(s string, allowLoopback bool) ([]netip.Addr, error) {
 	return list, nil
 }
 
-func checkIP(ip netip.Addr, allowLoopback bool) error {
+func checkIP(ip netip.Addr) error {
 	switch {
-	case ip.IsLoopback() && !allowLoopback:
+	case ip.IsLoopback():
 		return fmt.Errorf("%s is a loopback address, which no other machine reaches", ip)
 	case ip.IsMulticast():
 		return fmt.Errorf("%s is a multicast address", ip)

@@ -276,8 +276,7 @@ func (o *options) checkName() error {
 	if o.nodeName, err = node.ParseName(name); err != nil {
 		return fmt.Errorf("%s: %w", flag, err)
 	}
-	// In a lab on one machine a node's address may be a loopback one.
-	if o.ips, err = node.ParseIPs(o.nodeIP, true); err != nil {
+	if o.ips, err = node.ParseIPs(o.nodeIP); err != nil {
 		return fmt.Errorf("--node-ip: %w", err)
 	}
 	return nil

@@ -140,6 +140,7 @@ func TestOptions(t *testing.T) {
 		"name":              {[]string{"--node-name", "Node_1"}, "--node-name"},
 		"override":          {[]string{"--hostname-override", "a..b"}, "--hostname-override"},
 		"address":           {[]string{"--node-ip", "10.0.0.300"}, "--node-ip"},
+		"loopback address":  {[]string{"--node-ip", "127.0.0.2"}, "--node-ip: 127.0.0.2 is a loopback address"},
 		"two of one family": {[]string{"--node-ip", "10.0.0.1,10.0.0.2"}, "--node-ip"},
 		"label":             {[]string{"--node-labels", "node-role.kubernetes.io/master="}, "--node-labels"},
 		"taint":             {[]string{"--register-with-taints", "a=b:Never"}, "--register-with-taints"},
