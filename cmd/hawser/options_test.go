@@ -160,6 +160,17 @@ func TestServerOptions(t *testing.T) {
 	}
 }
 
+// TestPodsStayOnALostNode: by default those without tolerations of their own do for 300 s.
+func TestPodsStayOnALostNode(t *testing.T) {
+	o, err := parse(t)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if o.notReadyToleration != 300 || o.unreachToleration != 300 {
+		t.Errorf("not-ready %d s, unreachable %d s", o.notReadyToleration, o.unreachToleration)
+	}
+}
+
 func TestServingCertificateNamesWhatIsAdvertised(t *testing.T) {
 	o, err := parse(t, "--bind-address", "127.0.0.2", "--advertise-address", "203.0.113.7", "--tls-san", "hawser.example,203.0.113.8")
 	if err != nil {

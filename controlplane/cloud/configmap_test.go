@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/informers"
+	cloudprovider "k8s.io/cloud-provider"
 	"k8s.io/cloud-provider/controllers/nodelifecycle"
 )
 
@@ -21,7 +22,7 @@ func machines(data map[string]string) *corev1.ConfigMap {
 }
 
 // lifecycle runs Kubernetes' controller that deletes the nodes of machines that are gone.
-func (l *lab) lifecycle(c *Cloud) {
+func (l *lab) lifecycle(c cloudprovider.Interface) {
 	l.Helper()
 	l.run(c, func(f informers.SharedInformerFactory) (func(context.Context), error) {
 		ctl, err := nodelifecycle.NewCloudNodeLifecycleController(f.Core().V1().Nodes(), l.client, c, period, 1)

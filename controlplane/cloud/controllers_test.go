@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -25,8 +26,12 @@ import (
 // ready; about one that is ready nobody is asked.
 func TestShutdown(t *testing.T) {
 	inLab(t, func(l *lab) {
-		l.lifecycle(l.provider("machines: [{name: n-1, state: shutdown}, {name: n-2}]"))
+		c := &thrifty{Interface: l.provider("machines: [{name: n-1, state: shutdown}, {name: n-2}]"), limit: rate.NewLimiter(rate.Inf, 1), calls: map[string]int{}}
+		l.lifecycle(c)
 		l.later(2 * period)
+		if n := c.most(); n == 0 {
+			l.Error("the cloud was not asked about nodes that are not ready")
+		}
 		tainted := func(name string) bool {
 			n, err := l.client.CoreV1().Nodes().Get(l.ctx, name, metav1.GetOptions{})
 			if err != nil {
@@ -51,7 +56,11 @@ func TestShutdown(t *testing.T) {
 		}
 		l.later(2 * period)
 		l.client.ClearActions()
-		l.later(2 * period)
+		c.most()
+		l.later(3 * period)
+		if n := c.most(); n != 0 {
+			l.Errorf("the cloud was asked %d times about a node that is ready", n)
+		}
 		if tainted("n-1") {
 			l.Error("it is ready and tainted")
 		}
