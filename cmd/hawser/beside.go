@@ -185,7 +185,7 @@ func (o *besideOptions) checkHub(enabled []string) error {
 		if p[0] == "" {
 			continue
 		}
-		if _, err := files.KeyPair(p[0], p[1]); err != nil {
+		if _, err = files.KeyPair(p[0], p[1]); err != nil {
 			return fmt.Errorf("%s: %w", flags, err)
 		}
 	}

@@ -20,11 +20,11 @@ import (
 // TestNoNewFinalizer: an object that is being deleted gets no more finalizers.
 func TestNoNewFinalizer(t *testing.T) {
 	ctx, cms := t.Context(), shared.client.CoreV1().ConfigMaps(namespace(t))
-	cm := must(cms.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "held", Finalizers: []string{"example.com/hold"}}}, metav1.CreateOptions{}))(t)
+	must(cms.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "held", Finalizers: []string{"example.com/hold"}}}, metav1.CreateOptions{}))(t)
 	if err := cms.Delete(ctx, "held", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	cm = must(cms.Get(ctx, "held", metav1.GetOptions{}))(t)
+	cm := must(cms.Get(ctx, "held", metav1.GetOptions{}))(t)
 	cm.Finalizers = append(cm.Finalizers, "example.com/more")
 	if _, err := cms.Update(ctx, cm, metav1.UpdateOptions{}); !apierrors.IsInvalid(err) {
 		t.Errorf("a finalizer more: %v", err)
@@ -111,7 +111,7 @@ func checkOptions(t *testing.T, s *instance) {
 	must(cms.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "orphans"}}, metav1.CreateOptions{}))(t)
 	for what, o := range map[string]metav1.DeleteOptions{
 		"an unknown policy":           {PropagationPolicy: ptr.To(metav1.DeletionPropagation("Sideways"))},
-		"a policy and the old field ": {PropagationPolicy: ptr.To(metav1.DeletePropagationBackground), OrphanDependents: ptr.To(true)}, //nolint:staticcheck // what is refused
+		"a policy and the old field ": {PropagationPolicy: ptr.To(metav1.DeletePropagationBackground), OrphanDependents: ptr.To(true)},
 	} {
 		if err := cms.Delete(ctx, "orphans", o); !apierrors.IsInvalid(err) {
 			t.Errorf("%s: %v", what, err)
