@@ -109,9 +109,9 @@ type Config struct {
 	// admits is fenced, too. It must not block.
 	Fenced func(fenced bool)
 	// Revoked, if not nil, is called when a server says, before this agent or another of its
-	// Group has had a session, that its key no longer owns the node's name: the Node was deleted, the key
-	// was revoked, or another machine took the name over. The agent may then join again
-	// with a join token, because an operator has started it since. It must not block.
+	// Group has had a session, that its key no longer owns the node's name: the Node was
+	// deleted, the key was revoked, or another machine took the name over. The agent may then
+	// join again with a join token, because an operator has started it since. It must not block.
 	Revoked func()
 	// MaxStreams bounds how many streams each end of a session may have open;
 	// zero means tunnel.DefaultMaxStreams.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/pflag"
 	"k8s.io/apiserver/pkg/server/egressselector"
+	cliflag "k8s.io/component-base/cli/flag"
 	"k8s.io/component-base/featuregate"
 
 	"github.com/hawser-project/hawser/cmd/internal/setup"
@@ -69,19 +70,36 @@ type serverOptions struct {
 // addFlags adds the flags by section. A text stands by itself: flags are found by search.
 func (o *serverOptions) addFlags(f *pflag.FlagSet) {
 	o.beside.flags = f
-	setup.Section(f, "Where it listens, and what it keeps", o.addPlaceFlags)
-	setup.Section(f, "The tunnel", o.links.Add, o.addTunnelFlags, o.through.addFlags)
-	setup.Section(f, "Ways in for others: front ends and load balancers", o.fronts.addFlags, addAliases, o.balancers.addFlags)
-	setup.Section(f, "Several servers", o.peer.addFlags, o.store.addFlags, o.controllers.addLeaderFlags)
-	setup.Section(f, "Beside a cluster that has an API server", o.beside.addFlags)
-	setup.Section(f, "The API", o.addAPIFlags, o.egress.addFlags)
-	setup.Section(f, "Who may do what", o.accounts.addFlags, o.access.addFlags)
-	setup.Section(f, "Audit and tracing", o.audit.addFlags, o.addStreamsFlags, o.tracing.addFlags)
-	setup.Section(f, "Nodes: health, eviction, addresses of pods", o.controllers.addLifecycleFlags, o.controllers.addTunnelFlags, o.controllers.IPAM.AddFlags)
-	setup.Section(f, "Controllers", o.controllers.addFlags, o.controllers.addWorkloadFlags)
-	setup.Section(f, "The end of the server", o.shutdown.addFlags)
-	setup.Section(f, "Nodes that are reached by SSH (deprecated)", o.ssh.addFlags)
-	setup.Section(f, "The log", o.addLogFlags)
+	sets := o.flagSets()
+	for _, heading := range sets.Order {
+		setup.Section(f, heading, func(own *pflag.FlagSet) { own.AddFlagSet(sets.FlagSets[heading]) })
+	}
+}
+
+// flagSets are the flags by what they are about.
+func (o *serverOptions) flagSets() *cliflag.NamedFlagSets {
+	sets := new(cliflag.NamedFlagSets)
+	add := func(heading string, adders ...func(*pflag.FlagSet)) {
+		set := sets.FlagSet(heading)
+		set.SortFlags = false
+		for _, a := range adders {
+			a(set)
+		}
+	}
+	add("Where it listens, and what it keeps", o.addPlaceFlags)
+	add("The tunnel", o.links.Add, o.addTunnelFlags, o.through.addFlags)
+	add("Ways in for others: front ends and load balancers", o.fronts.addFlags, addAliases, o.balancers.addFlags)
+	add("Several servers", o.peer.addFlags, o.store.addFlags, o.controllers.addLeaderFlags)
+	add("Beside a cluster that has an API server", o.beside.addFlags)
+	add("The API", o.addAPIFlags, o.egress.addFlags)
+	add("Who may do what", o.accounts.addFlags, o.access.addFlags)
+	add("Audit and tracing", o.audit.addFlags, o.addStreamsFlags, o.tracing.addFlags)
+	add("Nodes: health, eviction, addresses of pods", o.controllers.addLifecycleFlags, o.controllers.addTunnelFlags, o.controllers.IPAM.AddFlags)
+	add("Controllers", o.controllers.addFlags, o.controllers.addWorkloadFlags)
+	add("The end of the server", o.shutdown.addFlags)
+	add("Nodes that are reached by SSH (deprecated)", o.ssh.addFlags)
+	add("The log", o.addLogFlags)
+	return sets
 }
 
 func (o *serverOptions) addPlaceFlags(f *pflag.FlagSet) {

@@ -1,7 +1,8 @@
 package setup
 
-// Flags by what they are about: what NamedFlagSets of k8s.io/component-base/cli/flag are in
-// Kubernetes' programs, without a package more in the agent.
+// Flags by what they are about. hawser server has its flags in NamedFlagSets of
+// k8s.io/component-base/cli/flag, as Kubernetes' programs have, and gives each set its heading here.
+// The agent links no such package.
 
 import (
 	"cmp"
