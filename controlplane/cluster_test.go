@@ -22,8 +22,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/hawser-project/hawser/controlplane/csr"
-
 	"github.com/prometheus/client_golang/prometheus"
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -45,6 +43,7 @@ import (
 	"github.com/hawser-project/hawser/auth/pki"
 	"github.com/hawser-project/hawser/auth/rbac"
 	"github.com/hawser-project/hawser/controlplane/apiserver"
+	"github.com/hawser-project/hawser/controlplane/csr"
 	"github.com/hawser-project/hawser/controlplane/etcd"
 	"github.com/hawser-project/hawser/controlplane/leader"
 )

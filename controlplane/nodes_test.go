@@ -8,8 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/hawser-project/hawser/controlplane/loop"
-
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -18,6 +16,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/hawser-project/hawser/auth/pki"
+	"github.com/hawser-project/hawser/controlplane/loop"
 	"github.com/hawser-project/hawser/controlplane/nodeipam"
 	"github.com/hawser-project/hawser/controlplane/podgc"
 	"github.com/hawser-project/hawser/controlplane/serviceaccount"

@@ -10,10 +10,6 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"github.com/hawser-project/hawser/controlplane/csr"
-
-	"github.com/hawser-project/hawser/controlplane/loop"
-
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -23,6 +19,8 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/hawser-project/hawser/auth/nodekeys"
+	"github.com/hawser-project/hawser/controlplane/csr"
+	"github.com/hawser-project/hawser/controlplane/loop"
 )
 
 // ofKubernetes is what the roles of Kubernetes grant, a rule a line: resources of a group,

@@ -8,14 +8,13 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/hawser-project/hawser/controlplane/loop"
-
 	"go.uber.org/goleak"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/informers"
 
 	"github.com/hawser-project/hawser/controlplane/apitest"
+	"github.com/hawser-project/hawser/controlplane/loop"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

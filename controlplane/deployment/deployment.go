@@ -25,7 +25,6 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
-
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"

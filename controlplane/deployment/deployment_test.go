@@ -8,8 +8,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/hawser-project/hawser/controlplane/loop"
-
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -21,6 +19,7 @@ import (
 
 	"github.com/hawser-project/hawser/controlplane/apitest"
 	"github.com/hawser-project/hawser/controlplane/children"
+	"github.com/hawser-project/hawser/controlplane/loop"
 )
 
 // TestMake: a new Deployment has one set, which is named and labelled by the template.

@@ -11,8 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/hawser-project/hawser/controlplane/loop"
-
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -23,6 +21,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/hawser-project/hawser/controlplane/apitest"
+	"github.com/hawser-project/hawser/controlplane/loop"
 )
 
 // TestCountsOnce ends pods while one request in three fails, some after they

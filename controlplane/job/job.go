@@ -32,7 +32,6 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
-
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"

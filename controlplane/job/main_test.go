@@ -11,8 +11,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/hawser-project/hawser/controlplane/loop"
-
 	"go.uber.org/goleak"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -27,6 +25,7 @@ import (
 
 	"github.com/hawser-project/hawser/controlplane/apitest"
 	"github.com/hawser-project/hawser/controlplane/children"
+	"github.com/hawser-project/hawser/controlplane/loop"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -12,8 +12,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/hawser-project/hawser/controlplane/loop"
-
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -24,6 +22,7 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"github.com/hawser-project/hawser/controlplane/apitest"
+	"github.com/hawser-project/hawser/controlplane/loop"
 )
 
 // A lab is a cluster with the controller.

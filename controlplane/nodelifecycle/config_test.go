@@ -9,11 +9,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/hawser-project/hawser/controlplane/loop"
-
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
+
+	"github.com/hawser-project/hawser/controlplane/loop"
 )
 
 func TestCheck(t *testing.T) {

@@ -9,8 +9,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/hawser-project/hawser/controlplane/loop"
-
 	"go.uber.org/goleak"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -21,6 +19,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/hawser-project/hawser/controlplane/apitest"
+	"github.com/hawser-project/hawser/controlplane/loop"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -10,9 +10,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-
-	"github.com/hawser-project/hawser/controlplane/loop"
-
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -22,6 +19,7 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"github.com/hawser-project/hawser/controlplane/apitest"
+	"github.com/hawser-project/hawser/controlplane/loop"
 )
 
 // A lab is a cluster with the controller. It notes when deletion of a pod was asked

@@ -36,7 +36,6 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
-
 	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
