@@ -14,6 +14,8 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
+
+	"github.com/hawser-project/hawser/auth/nodekeys"
 )
 
 // A listed is what controller-kinds.md says of a controller.
@@ -67,7 +69,7 @@ func mayWrite(controller, resource string) bool {
 	r.Resource, r.Subresource, _ = strings.Cut(resource, "/")
 	for _, gv := range scheme.Scheme.PrioritizedVersionsAllGroups() {
 		for _, r.Verb = range []string{"create", "update", "patch", "delete"} {
-			for _, r.Namespace = range []string{"default", "kube-system"} {
+			for _, r.Namespace = range []string{"default", "kube-system", nodekeys.Namespace} {
 				if r.APIGroup = gv.Group; refusedBy(controller, &r) == "" {
 					return true
 				}

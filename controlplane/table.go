@@ -36,7 +36,7 @@ import (
 type entry struct {
 	name, alias string
 	source      string                            // of its events, if not name
-	quiet       bool                              // whether it has no events, and no right to write any
+	quiet       bool                              // whether it has no events; some have no right to write any
 	make        func(*shared) (Controller, error) // may return nil if there is nothing for it to do
 	everywhere  bool                              // whether it runs in every process, and not just in the leader's
 	schedules   bool                              // whether it calls the API by Config.SchedulerClient
@@ -59,13 +59,13 @@ func forAccess() []entry {
 		{name: "certificatesigningrequest-cleaner-controller", alias: "csrcleaner", make: func(s *shared) (Controller, error) {
 			return csr.NewCleaner(s.deps, csr.CleanerConfig{Period: s.cfg.RequestCleanPeriod})
 		}},
-		{name: "token-cleaner-controller", alias: "tokencleaner", make: func(s *shared) (Controller, error) {
+		{name: "token-cleaner-controller", alias: "tokencleaner", quiet: true, make: func(s *shared) (Controller, error) {
 			return csr.NewTokenCleaner(s.deps, csr.TokenCleanerConfig{})
 		}},
 		{name: "serviceaccount-controller", alias: "serviceaccount", make: func(s *shared) (Controller, error) {
 			return serviceaccount.New(s.deps, serviceaccount.Config{})
 		}},
-		{name: "serviceaccount-token-controller", alias: "serviceaccount-token", make: func(s *shared) (Controller, error) {
+		{name: "serviceaccount-token-controller", alias: "serviceaccount-token", quiet: true, make: func(s *shared) (Controller, error) {
 			ca, _, err := s.authority()
 			if err != nil || ca == nil {
 				return nil, err
