@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"time"
 
 	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
 	openapinamer "k8s.io/apiserver/pkg/endpoints/openapi"
@@ -24,6 +25,7 @@ import (
 	aggregatorserver "k8s.io/kube-aggregator/pkg/apiserver"
 	aggregatorscheme "k8s.io/kube-aggregator/pkg/apiserver/scheme"
 	aggregatorclient "k8s.io/kube-aggregator/pkg/client/clientset_generated/clientset"
+	apiregistrationinformers "k8s.io/kube-aggregator/pkg/client/informers/externalversions/apiregistration/v1"
 	availabilitymetrics "k8s.io/kube-aggregator/pkg/controllers/status/metrics"
 	remoteavailability "k8s.io/kube-aggregator/pkg/controllers/status/remote"
 	aggregatoropenapi "k8s.io/kube-aggregator/pkg/generated/openapi"
@@ -174,7 +176,7 @@ func (s *Server) watchExtensionServers(agg *aggregatorserver.APIAggregator, clie
 	return agg.GenericAPIServer.AddPostStartHook("hawser-extension-servers", func(c genericapiserver.PostStartHookContext) error {
 		begin := sync.OnceValue(func() error {
 			f := informers.NewSharedInformerFactory(client, 0)
-			remote, err := remoteavailability.New(services, f.Core().V1().Services(), f.Discovery().V1().EndpointSlices(), registry.ApiregistrationV1(),
+			remote, err := remoteavailability.New(endingServices{services}, f.Core().V1().Services(), f.Discovery().V1().EndpointSlices(), registry.ApiregistrationV1(),
 				dial, certificate, serviceNames{s}, availabilitymetrics.New())
 			if err != nil {
 				return err
@@ -197,6 +199,37 @@ func (s *Server) watchExtensionServers(agg *aggregatorserver.APIAggregator, clie
 		return err
 	})
 }
+
+// endingServices are APIServices whose informer may have ended. The library takes it for granted that
+// its handler is added, and would end the process.
+type endingServices struct {
+	apiregistrationinformers.APIServiceInformer
+}
+
+// Informer implements APIServiceInformer.
+func (s endingServices) Informer() cache.SharedIndexInformer {
+	return endingInformer{s.APIServiceInformer.Informer()}
+}
+
+type endingInformer struct{ cache.SharedIndexInformer }
+
+// AddEventHandlerWithResyncPeriod implements cache.SharedInformer. A handler that comes too late
+// never has what there is.
+func (i endingInformer) AddEventHandlerWithResyncPeriod(h cache.ResourceEventHandler, every time.Duration) (cache.ResourceEventHandlerRegistration, error) {
+	r, err := i.SharedIndexInformer.AddEventHandlerWithResyncPeriod(h, every)
+	if err != nil {
+		return tooLate{}, err
+	}
+	return r, nil
+}
+
+// tooLate is the registration of a handler that was not added.
+type tooLate struct {
+	cache.ResourceEventHandlerRegistration // nil
+}
+
+// HasSynced implements cache.ResourceEventHandlerRegistration.
+func (tooLate) HasSynced() bool { return false }
 
 // proxyCertificate returns what extension servers know this server by, now and later. It
 // is none if Config.Proxy is empty.
