@@ -277,6 +277,35 @@ func TestOptions(t *testing.T) {
 	}
 }
 
+// A time stands where a line of the output begins, and nowhere else, as with kubelets: who reads
+// both streams can tell the times from the text.
+func TestTimesBeginLines(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "0.log")
+	write(t, path, "2026-01-01T00:00:01Z stdout P a\n2026-01-01T00:00:02Z stderr F b\n2026-01-01T00:00:03Z stdout F c\n")
+	if got, want := read(t, path, Options{Timestamps: true}), "2026-01-01T00:00:01.000000000Z ab\n2026-01-01T00:00:03.000000000Z c\n"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// Each line has a time of its own, also those that are written at once.
+func TestTimesAreDistinct(t *testing.T) {
+	w := create(t, 0, 0)
+	for range 10 {
+		_, _ = w.Stream(Stdout).Write([]byte("a\na\n"))
+		_, _ = w.Stream(Stderr).Write([]byte("a\n"))
+	}
+	last := ""
+	for line := range strings.Lines(read(t, w.path, Options{Timestamps: true})) {
+		if line <= last {
+			t.Errorf("%q follows %q", line, last)
+		}
+		last = line
+	}
+	if last == "" {
+		t.Error("no lines")
+	}
+}
+
 // The tail of a log is found by reading backwards in blocks; lines cross their borders at every
 // offset.
 func TestTailOfLongLog(t *testing.T) {

@@ -76,7 +76,7 @@ type reader struct {
 	skip   bool       // dropping an overlong line up to its newline
 	out    []byte
 	limit  int64
-	inLine map[string]bool // streams whose last line was partial
+	inLine bool // the output so far ends within a line
 }
 
 func (r *reader) close() {
@@ -88,7 +88,6 @@ func (r *reader) close() {
 
 // run reads file after file, and then, if it follows, the added lines.
 func (r *reader) run(ctx context.Context) error {
-	r.inLine = make(map[string]bool, 2)
 	buf := make([]byte, 64<<10)
 	for {
 		// Whether the log is complete must be read before its end is reached.
@@ -241,7 +240,7 @@ func (r *reader) show(b []byte) {
 	if err != nil || l.Time.Before(r.o.Since) || (r.o.Stream != "" && l.Stream != r.o.Stream) {
 		return
 	}
-	if r.o.Timestamps && !r.inLine[l.Stream] {
+	if r.o.Timestamps && !r.inLine {
 		r.out = l.Time.UTC().AppendFormat(r.out, timeFormat)
 		r.out = append(r.out, ' ')
 	}
@@ -249,7 +248,7 @@ func (r *reader) show(b []byte) {
 	if !l.Partial {
 		r.out = append(r.out, '\n')
 	}
-	r.inLine[l.Stream] = l.Partial
+	r.inLine = l.Partial
 }
 
 func (r *reader) emit() error {

@@ -128,7 +128,7 @@ func (s *StreamWriter) Write(p []byte) (int, error) {
 	n := len(p)
 	s.w.mu.Lock()
 	defer s.w.mu.Unlock()
-	now := s.w.nowLocked()
+	now := time.Now()
 	for len(p) > 0 {
 		room := MaxText - len(s.rest)
 		if i := bytes.IndexByte(p[:min(len(p), room+1)], '\n'); i >= 0 {
@@ -152,14 +152,14 @@ func (s *StreamWriter) Flush() {
 	s.w.mu.Lock()
 	defer s.w.mu.Unlock()
 	if len(s.rest) > 0 {
-		s.addLocked(s.w.nowLocked(), nil, true)
+		s.addLocked(time.Now(), nil, true)
 		s.w.storeLocked()
 	}
 	s.rest = nil
 }
 
 func (s *StreamWriter) addLocked(now time.Time, text []byte, partial bool) {
-	l := Line{Time: now, Stream: s.name, Partial: partial, Text: text}
+	l := Line{Time: s.w.timeLocked(now), Stream: s.name, Partial: partial, Text: text}
 	if len(s.rest) > 0 {
 		s.rest = append(s.rest, text...)
 		l.Text = s.rest
@@ -168,12 +168,14 @@ func (s *StreamWriter) addLocked(now time.Time, text []byte, partial bool) {
 	s.rest = s.rest[:0]
 }
 
-// nowLocked is the time, never before that of an earlier line: readers search by time.
-func (w *Writer) nowLocked() time.Time {
-	if now := time.Now(); now.After(w.last) {
-		w.last = now
+// timeLocked is the time of a line that is written now. It is after those of all earlier lines:
+// readers find a line by its time.
+func (w *Writer) timeLocked(now time.Time) time.Time {
+	if !now.After(w.last) {
+		now = w.last.Add(time.Nanosecond)
 	}
-	return w.last
+	w.last = now
+	return now
 }
 
 // addLocked puts l into the batch that storeLocked writes. A batch never grows
