@@ -103,9 +103,10 @@ func (ls loads) goOn(t *testing.T, what string) {
 // startNumbers follows the log of a container that counts.
 func startNumbers(t *testing.T, c *cluster, node string) load {
 	t.Helper()
-	return startLines(t, c, node, "i=0; while :; do i=$((i+1)); echo number $i; sleep 0.05; done",
-		func(i int64) string { return fmt.Sprintf("number %d", i) })
+	return startLines(t, c, node, "i=0; while :; do i=$((i+1)); echo number $i; sleep 0.05; done", numberLine)
 }
+
+func numberLine(i int64) string { return fmt.Sprintf("number %d", i) }
 
 // startLines follows the log of a container whose line i, from 1, is known, and
 // begins with "number" and i.
@@ -338,7 +339,7 @@ func (c *cluster) roleInPodWith(t *testing.T, name, container, spec, role string
 }
 
 // Past the detach window there is no pretending: every client hears of it, and
-// nothing that was cut off passes for complete.
+// nothing that was cut off passes for complete. A log that is followed goes on.
 func TestPastTheWindow(t *testing.T) {
 	t.Parallel()
 	for _, transport := range resuming {
@@ -363,7 +364,8 @@ func TestPastTheWindow(t *testing.T) {
 			if _, err := io.ReadFull(conn, make([]byte, 5)); err != nil {
 				t.Fatal(err)
 			}
-			follow := c.begin(t, "number 5", "logs", "-f", "numbers")
+			follow := loads{followLines(t, c, "numbers", numberLine)}
+			follow.goOn(t, "at first")
 			endless := c.begin(t, "line 5", "exec", "numbers", "--", "sh", "-c", "i=0; while :; do i=$((i+1)); echo line $i; sleep 0.05; done")
 			node, err := c.lab(t).Node("node-1")
 			if err != nil {
@@ -372,9 +374,7 @@ func TestPastTheWindow(t *testing.T) {
 			if err := node.Cut(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			for _, k := range []*runningKubectl{follow, endless} {
-				k.mustFail(t)
-			}
+			endless.mustFail(t)
 			if err := conn.SetReadDeadline(time.Now().Add(patience)); err != nil {
 				t.Fatal(err)
 			}
@@ -400,6 +400,8 @@ func TestPastTheWindow(t *testing.T) {
 				}
 				return nil
 			})
+			follow.goOn(t, "once there is another session")
+			follow.finish(t)
 		})
 	}
 }

@@ -67,6 +67,9 @@ func (c *cluster) drain(t *testing.T) {
 // lose nothing while the one that has the node as well is drained, the third is killed, and both
 // are replaced. Meanwhile each server that runs answers what kubectl begins, and so do the others
 // once the first is drained too.
+//
+// The log of a node that has no session with the first server goes on as well, whichever of its
+// servers goes.
 func TestKubectlPastServers(t *testing.T) {
 	st := startStore(t)
 	first := startUp(t, st.upArgs("--nodes=0")...)
@@ -77,7 +80,9 @@ func TestKubectlPastServers(t *testing.T) {
 	for _, s := range []*cluster{a, b, c} {
 		eventually(t, "the node is in reach", func() error { return s.reaches(t, "target") })
 	}
-	all := startLoadsOn(t, a, "roamer")
+	first.agent(t, "distant", []*cluster{b, c})
+	first.waitNode(t, "distant")
+	all, far := startLoadsOn(t, a, "roamer"), loads{startNumbers(t, a, "distant")}
 	check := func(when string, servers ...*cluster) {
 		t.Helper()
 		for _, s := range servers {
@@ -88,13 +93,16 @@ func TestKubectlPastServers(t *testing.T) {
 	check("at first", a, b, c)
 	drained := b.lose(t, func() { b.drain(t) })
 	check("after a server was drained", a, c)
+	far.goOn(t, "after one of the distant node's servers was drained")
 	killed := c.lose(t, func() { c.killServer(t) })
 	check("after another was killed", a)
 	drained.again(t)
 	check("after the drained one was replaced", a, b)
+	far.goOn(t, "once the distant node has a server again")
 	killed.again(t)
 	check("after the killed one was replaced", a, b, c)
 	all.finish(t)
+	far.finish(t)
 	a.lose(t, func() { a.drain(t) })
 	for _, s := range []*cluster{b, c} {
 		eventually(t, "after the first one was drained", func() error { return s.reaches(t, "target") })

@@ -56,13 +56,18 @@ func TestKill(t *testing.T) {
 		t.Errorf("with the server killed the container was %s and is %s", before, after)
 	}
 
-	// The agent is gone for as long as it takes to look; the pod is not.
+	// The agent is gone for as long as it takes to look; the pods are not, and a log that is
+	// followed goes on.
+	follow := loads{startNumbers(t, c, "node-1")}
+	follow.goOn(t, "at first")
 	args := c.kill(t, "node-1")
-	if left := c.shims(); len(left) != 1 {
-		t.Errorf("%d supervisors of containers with the agent gone, want one", len(left))
+	if left := c.shims(); len(left) != 2 {
+		t.Errorf("%d supervisors of containers with the agent gone, want two", len(left))
 	}
 	run(t, args, filepath.Join(node, "agent"))
 	c.works(t, "steady")
+	follow.goOn(t, "once there is another agent")
+	follow.finish(t)
 	if after := container(); after != before {
 		t.Errorf("with the agent killed the container was %s and is %s", before, after)
 	}

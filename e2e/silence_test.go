@@ -106,16 +106,18 @@ func (m *mixed) testOneWayTooLong(t *testing.T, n nodeOver) {
 		t.Run(d.name, func(t *testing.T) {
 			m.podWith(t, pod, "", spec, "sh", "-c", "i=0; while :; do i=$((i+1)); echo number $i; sleep 0.05; done")
 			m.execs(t, pod)
-			follow := m.begin(t, "number 5", "logs", "-f", pod)
+			follow := loads{followLines(t, m.cluster, pod, numberLine)}
+			follow.goOn(t, "at first")
 			endless := m.begin(t, "line 5", "exec", pod, "--", "sh", "-c", "i=0; while :; do i=$((i+1)); echo line $i; sleep 0.05; done")
 			agent, server := m.mark(t, n.Name), m.mark(t, "server")
 			must(t, n.CutOneWay(t.Context(), d.way))
-			follow.mustFail(t)
 			endless.mustFail(t)
 			agent.until(t, patience, windowIsOver)
 			server.until(t, patience, "node="+n.Name+" ", windowIsOver)
 			must(t, n.Heal(t.Context()))
 			m.execs(t, pod)
+			follow.goOn(t, "once there is another session")
+			follow.finish(t)
 		})
 	}
 }

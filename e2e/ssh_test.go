@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"net/netip"
@@ -264,32 +263,17 @@ func TestSSH(t *testing.T) {
 	c.works(t, "steady")
 }
 
-// testSSHCut has the node vanish without a word: a log that is being followed ends,
-// dials say what is wrong, and when the node is back so is everything.
+// testSSHCut has the node vanish without a word: dials say what is wrong, and when the node is
+// back so is everything. A log that is being followed goes on.
 func testSSHCut(t *testing.T, c *cluster, s *sshd) {
-	cmd := c.startKubectl(t, "logs", "-f", "steady")
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := readUntil(out, "started"); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.node.Cut(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := io.Copy(io.Discard, out); err != nil {
-		t.Error(err)
-	}
-	_ = cmd.Wait() // what counts is that it ends
+	follow := loads{startNumbers(t, c, "node-1")}
+	follow.goOn(t, "at first")
+	must(t, s.node.Cut(t.Context()))
 	c.failsWith([]string{"logs", "steady"}, "sshd of node-1")(t)
-	if err := s.node.Heal(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.node.Heal(t.Context()))
 	c.works(t, "steady")
+	follow.goOn(t, "once the node is back")
+	follow.finish(t)
 }
 
 func fingerprintOf(t *testing.T, file string) string {

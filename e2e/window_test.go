@@ -8,7 +8,8 @@ import (
 )
 
 // A transport that does not resume, and one with no detach window at an end, has sessions
-// that end with their connection: streams fail then, with a word, and the next ones work.
+// that end with their connection: streams fail then, with a word, and the next ones work. A log
+// that is followed goes on by itself.
 func TestNoWindow(t *testing.T) {
 	t.Parallel()
 	for i, transport := range everyTransport {
@@ -21,12 +22,12 @@ func TestNoWindow(t *testing.T) {
 				[]string{"--agent-arg", "--server-arg"}[i%2]+"=--detach-window=0",
 				"--agent-arg=--link-keepalive=1s", "--server-arg=--link-keepalive=1s")
 			c.podWith(t, "numbers", "", "", "sh", "-c", "i=0; while :; do i=$((i+1)); echo number $i; sleep 0.05; done")
-			follow := c.begin(t, "number 5", "logs", "-f", "numbers")
+			follow := loads{followLines(t, c, "numbers", numberLine)}
+			follow.goOn(t, "at first")
 			endless := c.begin(t, "line 5", "exec", "numbers", "--", "sh", "-c", "i=0; while :; do i=$((i+1)); echo line $i; sleep 0.05; done")
 			node, err := c.lab(t).Node("node-1")
 			must(t, err)
 			cut(t, node)
-			follow.mustFail(t)
 			endless.mustFail(t)
 			for name, v := range c.metrics(t) {
 				if metricIs(name, "hawser_hub_sessions_parked") && v > 0 {
@@ -41,6 +42,8 @@ func TestNoWindow(t *testing.T) {
 				}
 				return nil
 			})
+			follow.goOn(t, "once there is another session")
+			follow.finish(t)
 		})
 	}
 }

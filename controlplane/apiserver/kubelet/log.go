@@ -69,17 +69,36 @@ func (r *logREST) Get(ctx context.Context, name string, options runtime.Object) 
 	if pod.Spec.NodeName == "" {
 		return s, nil // nothing has been written yet: an empty log, not an error
 	}
-	s.Location, err = r.kubeletURL(ctx, pod.Spec.NodeName,
-		[]string{"containerLogs", pod.Namespace, pod.Name, c}, logQuery(opts))
+	query := logQuery(opts)
+	if node, err := r.Nodes(ctx, pod.Spec.NodeName); err == nil && goesOn(opts, node) {
+		s.follow, s.stamps = r.remains(pod), opts.Timestamps
+		query.Set("timestamps", "true")
+	}
+	s.Location, err = r.kubeletURL(ctx, pod.Spec.NodeName, []string{"containerLogs", pod.Namespace, pod.Name, c}, query)
 	if err != nil {
 		return nil, err
 	}
 	return s, nil
 }
 
+// remains says whether pod is still there.
+func (b *backend) remains(pod *corev1.Pod) func(context.Context) bool {
+	return func(ctx context.Context) bool {
+		now, err := b.Pods(ctx, pod.Name)
+		return !apierrors.IsNotFound(err) && (err != nil || now.UID == pod.UID)
+	}
+}
+
 // logStreamer is a LocationStreamer whose failures to reach the node are
 // proper Statuses.
-type logStreamer struct{ genericrest.LocationStreamer }
+type logStreamer struct {
+	genericrest.LocationStreamer
+
+	// follow is not nil if the log is to outlive sessions: it says whether the pod is still
+	// there. Times are asked for then, and passed on if stamps is set.
+	follow func(context.Context) bool
+	stamps bool
+}
 
 func (s *logStreamer) DeepCopyObject() runtime.Object {
 	c := *s
@@ -99,7 +118,44 @@ func (s *logStreamer) InputStream(ctx context.Context, apiVersion, accept string
 	if body == nil {
 		return nil, flush, contentType, nil
 	}
+	if s.follow != nil {
+		body = newFollowedLog(ctx, s.Location.Query(), s.stamps, body, s.again)
+	}
 	return &cutLog{body: body, ctx: ctx}, flush, contentType, nil
+}
+
+// again asks for the log once more. The time until it is answered is bounded.
+func (s *logStreamer) again(ctx context.Context, query url.Values) (io.ReadCloser, error) {
+	if !s.follow(ctx) {
+		return nil, errPodGone
+	}
+	other, location := s.LocationStreamer, *s.Location
+	location.RawQuery = query.Encode()
+	other.Location = &location
+	ctx, cancel := context.WithCancel(ctx)
+	late := time.AfterFunc(followAgainAnswer, cancel)
+	body, _, _, err := other.InputStream(ctx, "", "")
+	if !late.Stop() || err != nil {
+		cancel()
+		if err == nil {
+			_ = body.Close() // it came too late
+			err = context.DeadlineExceeded
+		}
+		return nil, err
+	}
+	return &cancelledLog{body, cancel}, nil
+}
+
+// A cancelledLog is the body of a request that has a context of its own.
+type cancelledLog struct {
+	io.ReadCloser
+
+	cancel context.CancelFunc
+}
+
+func (l *cancelledLog) Close() error {
+	l.cancel()
+	return l.ReadCloser.Close()
 }
 
 // A cutLog is the body of a log that must not look complete when it is not.
