@@ -29,6 +29,8 @@ func playRole(role string) error {
 		return serve(arg, answerNoise)
 	case "download-server":
 		return serve(arg, download)
+	case "web-server":
+		return serveWeb(arg)
 	case "controller":
 		return reconcile(arg)
 	case "admission-webhook":

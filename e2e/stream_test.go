@@ -36,6 +36,8 @@ func TestStreams(t *testing.T) {
 		"log follow":           testLogFollow,
 		"exec with a terminal": testTerminal,
 		"attach":               testAttach,
+		"attach to a terminal": testAttachTerminal,
+		"proxies and ports":    testWeb,
 		"copy":                 testCopy,
 		"port-forward":         testPortForward,
 		"closed port":          testClosedPort,
@@ -107,6 +109,19 @@ func testTerminal(t *testing.T, c *cluster) {
 		t.Fatal(err)
 	}
 	defer tty.Close()
+	typeSizes(t, tty)
+	if _, err := io.WriteString(tty, "exit 5\n"); err != nil {
+		t.Fatal(err)
+	}
+	_, _ = io.Copy(io.Discard, tty) // until the terminal is hung up
+	if err := cmd.Wait(); cmd.ProcessState.ExitCode() != 5 {
+		t.Errorf("kubectl ended with %v, want exit code 5", err)
+	}
+}
+
+// typeSizes asks a shell of 33 rows and 111 columns for them, and again when they are others.
+func typeSizes(t *testing.T, tty *os.File) {
+	t.Helper()
 	// The size reaches the far terminal a moment after the shell has started.
 	if _, err := io.WriteString(tty, "until [ \"$(stty size)\" = '33 111' ]; do sleep 0.1; done; echo size $(stty size)\n"); err != nil {
 		t.Fatal(err)
@@ -117,15 +132,29 @@ func testTerminal(t *testing.T, c *cluster) {
 	if err := pty.Setsize(tty, &pty.Winsize{Rows: 20, Cols: 70}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := io.WriteString(tty, "until [ \"$(stty size)\" = '20 70' ]; do sleep 0.1; done; echo now $(stty size); exit 5\n"); err != nil {
+	if _, err := io.WriteString(tty, "until [ \"$(stty size)\" = '20 70' ]; do sleep 0.1; done; echo now $(stty size)\n"); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := readUntil(tty, "now 20 70"); err != nil {
 		t.Fatal(err)
 	}
+}
+
+func testAttachTerminal(t *testing.T, c *cluster) {
+	c.pod(t, "login", `,"stdin":true,"tty":true`, "sh")
+	cmd := c.startKubectl(t, "attach", "-it", "login", "-c", "main")
+	tty, err := pty.StartWithSize(cmd, &pty.Winsize{Rows: 33, Cols: 111})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tty.Close()
+	typeSizes(t, tty)
+	if _, err := io.WriteString(tty, "exit\n"); err != nil {
+		t.Fatal(err)
+	}
 	_, _ = io.Copy(io.Discard, tty) // until the terminal is hung up
-	if err := cmd.Wait(); cmd.ProcessState.ExitCode() != 5 {
-		t.Errorf("kubectl ended with %v, want exit code 5", err)
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("kubectl ended with %v", err)
 	}
 }
 
