@@ -285,10 +285,10 @@ func TestEachFileSaysWhatItIs(t *testing.T) {
 	}
 }
 
-// TestEachImportedPackageHasAnExample wants an Example in each package of the tunnel, the
-// server and the agent that other packages import. Excepted are packages in a folder named
-// internal, which their neighbours alone can import, and helpers of tests, whose names end
-// with test.
+// TestEachImportedPackageHasAnExample wants an Example in each package of the tunnel, of
+// identities, the server, the agent and the node that other packages import. Excepted are
+// packages in a folder named internal, which their neighbours alone can import, and helpers
+// of tests, whose names end with test.
 func TestEachImportedPackageHasAnExample(t *testing.T) {
 	imported, shown := map[string]bool{}, map[string]bool{}
 	for _, s := range sources(t) {
@@ -305,7 +305,7 @@ func TestEachImportedPackageHasAnExample(t *testing.T) {
 	for dir := range imported {
 		excepted := slices.Contains(strings.Split(dir, "/"), "internal") || strings.HasSuffix(dir, "test")
 		root := strings.Split(dir, "/")[0]
-		if slices.Contains([]string{"tunnel", "server", "agent"}, root) && !excepted && !shown[dir] {
+		if slices.Contains([]string{"tunnel", "auth", "server", "agent", "node"}, root) && !excepted && !shown[dir] {
 			t.Errorf("%s is imported by others and has no Example", dir)
 		}
 	}
