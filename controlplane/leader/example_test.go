@@ -21,9 +21,9 @@ func ExampleElector_Run() {
 		log.Fatal(err)
 	}
 	holder := func() string {
-		lease, err := client.CoordinationV1().Leases(leader.DefaultNamespace).Get(context.Background(), leader.DefaultName, metav1.GetOptions{})
-		if err != nil {
-			log.Fatal(err)
+		lease, missing := client.CoordinationV1().Leases(leader.DefaultNamespace).Get(context.Background(), leader.DefaultName, metav1.GetOptions{})
+		if missing != nil {
+			log.Fatal(missing)
 		}
 		return *lease.Spec.HolderIdentity
 	}

@@ -28,9 +28,9 @@ func ExampleRuntime() {
 		log.Fatal(err)
 	}
 	show := func(step string) {
-		list, err := rt.Containers(ctx)
-		if err != nil {
-			log.Fatal(err)
+		list, failed := rt.Containers(ctx)
+		if failed != nil {
+			log.Fatal(failed)
 		}
 		fmt.Print(step)
 		for _, c := range list {
@@ -39,13 +39,13 @@ func ExampleRuntime() {
 		fmt.Println()
 	}
 	show("started:")
-	if err := rt.Stop(ctx, id, 30*time.Second); err != nil {
+	if err = rt.Stop(ctx, id, 30*time.Second); err != nil {
 		log.Fatal(err)
 	}
 	show("stopped:")
 	_, err = rt.Exec(ctx, id, []string{"/bin/sh"}, runtime.Stdio{})
 	fmt.Println("exec:", errors.Is(err, runtime.ErrNotRunning))
-	if err := errors.Join(rt.Remove(ctx, id), rt.RemoveSandbox(ctx, pod)); err != nil {
+	if err = errors.Join(rt.Remove(ctx, id), rt.RemoveSandbox(ctx, pod)); err != nil {
 		log.Fatal(err)
 	}
 	show("removed:")
