@@ -69,8 +69,12 @@ func (r *logREST) Get(ctx context.Context, name string, options runtime.Object) 
 	if pod.Spec.NodeName == "" {
 		return s, nil // nothing has been written yet: an empty log, not an error
 	}
+	node, err := r.Nodes(ctx, pod.Spec.NodeName)
+	if err != nil {
+		return nil, err
+	}
 	query := logQuery(opts)
-	if node, err := r.Nodes(ctx, pod.Spec.NodeName); err == nil && goesOn(opts, node) {
+	if goesOn(opts, node) {
 		s.follow, s.stamps = r.remains(pod), opts.Timestamps
 		query.Set("timestamps", "true")
 	}
