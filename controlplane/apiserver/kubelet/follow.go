@@ -58,7 +58,8 @@ type followedLog struct {
 	pause  time.Duration
 	passed passedLog
 	buf    []byte
-	out    []byte // not yet handed out
+	out    []byte // what was new in buf
+	left   []byte // what of it is not yet handed out
 }
 
 // newFollowedLog follows body, the answer to a request with query, in which times are asked for.
@@ -75,7 +76,7 @@ func newFollowedLog(ctx context.Context, query url.Values, stamps bool, body io.
 // Read gives each byte of the log once. It fails once the node has been out of reach for
 // followAgainFor, and if its log no longer has the last line that was passed on.
 func (l *followedLog) Read(p []byte) (int, error) {
-	for len(l.out) == 0 {
+	for len(l.left) == 0 {
 		if l.err != nil {
 			if err := l.again(); err != nil {
 				return 0, err
@@ -83,15 +84,15 @@ func (l *followedLog) Read(p []byte) (int, error) {
 		}
 		n, err := l.body.Read(l.buf)
 		out, wrong := l.passed.take(l.out[:0], l.buf[:n])
-		if l.out = out; len(out) > 0 {
+		if l.out, l.left = out, out; len(out) > 0 {
 			l.pause = followAgainLeast
 		}
 		if l.err = err; wrong != nil {
 			l.err = wrong
 		}
 	}
-	n := copy(p, l.out)
-	l.out = l.out[n:]
+	n := copy(p, l.left)
+	l.left = l.left[n:]
 	return n, nil
 }
 
@@ -215,17 +216,17 @@ func (g *passedLog) begin(out []byte) ([]byte, error) {
 	if err != nil {
 		return out, errNoTime
 	}
-	g.inText = true
-	if g.line.nth == 0 || !g.line.at.Equal(at) {
-		g.line = logLine{at: at}
+	nth := 1
+	if at.Equal(g.line.at) {
+		nth += g.line.nth
 	}
-	g.line = logLine{at: at, nth: g.line.nth + 1}
+	g.inText, g.line = true, logLine{at: at, nth: nth}
 	switch s := g.sought; {
 	case s == nil:
 		if g.stamps {
 			out = append(out, g.stamp...)
 		}
-	case at.Equal(s.at) && g.line.nth == s.nth:
+	case at.Equal(s.at) && nth == s.nth:
 		g.sought, g.skip, g.whole = nil, s.text, s.whole
 	case at.After(s.at.Add(followMargin)):
 		return out, errLineGone
