@@ -105,3 +105,23 @@ func TestProbeFailuresAreToldApart(t *testing.T) {
 		c.http.CloseIdleConnections()
 	}
 }
+
+func TestTwoFailuresAreBelieved(t *testing.T) {
+	at, bad := time.Unix(1000, 0), errors.New("bad")
+	var r result
+	if r = r.next(1, bad, at); r.certain {
+		t.Errorf("after one failure: %+v", r)
+	}
+	if r = r.next(1, bad, at.Add(time.Second)); !r.certain || r.err != "bad" || r.since != at {
+		t.Errorf("after two: %+v", r)
+	}
+	if r = r.next(2, bad, at); r.certain {
+		t.Errorf("another session: %+v", r)
+	}
+	if r = r.next(2, nil, at); !r.certain || r.err != "" {
+		t.Errorf("after a success: %+v", r)
+	}
+	if r = r.next(2, bad, at); r.err != "" {
+		t.Errorf("one failure after a success: %+v", r)
+	}
+}
