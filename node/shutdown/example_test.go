@@ -26,7 +26,7 @@ func ExampleWatcher_Run() {
 	defer func() { _ = os.RemoveAll(dir) }() // nothing depends on it
 	const bus = "DBUS_SYSTEM_BUS_ADDRESS"
 	before := os.Getenv(bus)
-	defer func() { _ = os.Setenv(bus, before) }() // it could be set below
+	defer func() { _ = os.Setenv(bus, before) }() // only the name could be wrong
 	if err = os.Setenv(bus, "unix:path="+filepath.Join(dir, "none")); err != nil {
 		log.Fatal(err)
 	}
@@ -49,6 +49,7 @@ func ExampleWatcher_Run() {
 	}()
 	line, err := bufio.NewReader(lines).ReadString('\n')
 	fmt.Println(strings.Contains(line, "its shutdown does not wait for pods"), err)
+	_ = lines.Close() // a log that nobody reads must not hold the watcher
 	cancel()
 	<-ended
 	// Output: true <nil>
