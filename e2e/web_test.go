@@ -58,7 +58,7 @@ func serveWeb(arg string) error {
 // proxies believe whatever certificate it has.
 func testWeb(t *testing.T, c *cluster) {
 	if !netnsHere(t) {
-		t.Skip("a pod of a node that is a plain process has a loopback address, which no proxy leads to")
+		t.Skip("SKIPPED: without network namespaces a pod has a loopback address, which no proxy leads to")
 	}
 	plain, secure := await.FreePort(t), await.FreePort(t)
 	c.roleInPodWith(t, "web", fmt.Sprintf(`,"ports":[{"containerPort":%d},{"containerPort":%d}]`, plain, secure), "",
