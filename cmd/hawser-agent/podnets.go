@@ -32,6 +32,11 @@ type podNets struct {
 	told strangers.LogLimiter
 }
 
+// init keeps the process's first thread for main, so that no goroutine enters a namespace on it: a
+// thread ends with a goroutine that keeps it (runtime.LockOSThread), but for the first, which would
+// stay there, and /proc/self with it.
+func init() { runtime.LockOSThread() }
+
 // A netID is a network namespace, whatever file it has.
 type netID struct{ dev, inode uint64 }
 

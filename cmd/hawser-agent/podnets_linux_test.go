@@ -144,6 +144,27 @@ func TestPodNets(t *testing.T) {
 	}
 }
 
+// TestOwnNet: however many namespaces are entered, the process stays in its own: a thread other
+// than the first ends with its goroutine, but the first would stay in the last namespace, and
+// /proc/self is the first.
+func TestOwnNet(t *testing.T) {
+	other := newNet(t)
+	own, err := netOf("/proc/self/ns/net")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 200 {
+		l, err := listenIn(t.Context(), other, "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = l.Close()
+		if now, err := netOf("/proc/self/ns/net"); err != nil || now != own {
+			t.Fatalf("after %d of another namespace, the process is in %v, not in %v: %v", i+1, now, own, err)
+		}
+	}
+}
+
 func closed(c net.Conn) error {
 	if c == nil {
 		return nil
