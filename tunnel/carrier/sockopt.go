@@ -90,6 +90,15 @@ func LimitUnsent(c net.Conn, bytes int) {
 	onTCP(c, func(fd int) { setTCP(fd, unix.TCP_NOTSENT_LOWAT, bytes) })
 }
 
+// Abort makes the close of the TCP connection that c is or wraps, if there is one, drop what is
+// unsent and reset the connection (RFC 9293, section 3.10.5). Without it the kernel goes on
+// sending, and takes the path from whatever replaces the connection.
+func Abort(c net.Conn) {
+	if tcp := tcpBelow(c); tcp != nil {
+		_ = tcp.SetLinger(0) // it fails on a broken connection, which has nothing left to send
+	}
+}
+
 // QuickAck makes the kernel acknowledge at once what the TCP connection that c is or wraps
 // has received, if there is one.
 func QuickAck(c net.Conn) { onTCP(c, func(fd int) { setTCP(fd, unix.TCP_QUICKACK, 1) }) }

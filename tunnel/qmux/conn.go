@@ -93,8 +93,12 @@ func newConn(t secured) *conn {
 	return c
 }
 
-// abort closes the TCP connection. Closing TLS would send close_notify, which can block.
+// abort closes the TCP connection. Closing TLS would send close_notify, which can block. What is
+// unsent is dropped, but for CONNECTION_CLOSE: the rest is sent again on another connection.
 func (c *conn) abort() {
+	if c.s != nil && !c.closeSent {
+		carrier.Abort(c.tls)
+	}
 	_ = c.tls.NetConn().Close() // the connection is given up either way
 }
 

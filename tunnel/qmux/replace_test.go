@@ -3,14 +3,20 @@
 package qmux
 
 import (
+	"errors"
+	"io"
+	"net"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/hawser-project/hawser/tunnel"
+	"github.com/hawser-project/hawser/tunnel/carrier"
 	"github.com/hawser-project/hawser/tunnel/memnet"
+	"github.com/hawser-project/hawser/tunnel/tunneltest"
 )
 
 // A hooked connection has something done before each write.
@@ -102,5 +108,67 @@ func TestBlockedWriteHoldsUpNothing(t *testing.T) {
 				group.Wait()
 			})
 		})
+	}
+}
+
+// What was in front of a path on a replaced connection does not go on to take the path from the
+// connection that has its place.
+func TestReplacedSendsNothingMore(t *testing.T) {
+	o := tunnel.Options{TLS: tunneltest.TLS(t), Link: tunnel.LinkOptions{Connections: 1}}
+	addr, accepted := overTLS(t, o)
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = ln.Close() })
+	var stopped atomic.Bool
+	path := make(chan *net.TCPConn, 8)
+	go func() { // a path that holds little, and of which nothing comes out any more
+		for {
+			near, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			_ = near.(*net.TCPConn).SetReadBuffer(4 << 10)
+			far, err := net.Dial("tcp", addr)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			t.Cleanup(func() { _, _ = near.Close(), far.Close() })
+			first := len(path) == 0
+			path <- near.(*net.TCPConn)
+			go func() { _, _ = io.Copy(near, far) }()
+			go func() {
+				for b := make([]byte, 4<<10); !first || !stopped.Load(); {
+					n, err := near.Read(b)
+					if _, werr := far.Write(b[:n]); err != nil || werr != nil {
+						return
+					}
+				}
+			}()
+		}
+	}()
+	d := dialed(t, ln.Addr().String(), o)
+	near, far := opened(t, d, sessionOf(t, accepted))
+	go func() { _, _ = io.Copy(io.Discard, far) }() // it ends with the session
+	d.mu.Lock()
+	old := d.firstLocked()
+	d.mu.Unlock()
+	stopped.Store(true)
+	go func() { _, _ = near.Write(make([]byte, 4<<20)) }() // it ends with the session
+	tunneltest.Eventually(t, "data is in front of the path", func() bool {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		return old.inFlight >= 48<<10
+	})
+	if err := d.Move(waiting(t)); err != nil {
+		t.Fatal(err)
+	}
+	tunneltest.Eventually(t, "the replaced connection is closed", func() bool {
+		return !carrier.Acknowledges(old.tls, time.Hour) // nothing is known of a socket that is closed
+	})
+	if n, err := io.Copy(io.Discard, <-path); !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("after it was closed, %d bytes came, and %v", n, err)
 	}
 }
