@@ -90,10 +90,10 @@ func LimitUnsent(c net.Conn, bytes int) {
 	onTCP(c, func(fd int) { setTCP(fd, unix.TCP_NOTSENT_LOWAT, bytes) })
 }
 
-// Abort makes the close of the TCP connection that c is or wraps, if there is one, drop what is
+// DropUnsent makes the close of the TCP connection that c is or wraps, if there is one, drop what is
 // unsent and reset the connection (RFC 9293, section 3.10.5). Without it the kernel goes on
 // sending, and takes the path from whatever replaces the connection.
-func Abort(c net.Conn) {
+func DropUnsent(c net.Conn) {
 	if tcp := tcpBelow(c); tcp != nil {
 		_ = tcp.SetLinger(0) // it fails on a broken connection, which has nothing left to send
 	}

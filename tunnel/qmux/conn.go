@@ -97,7 +97,7 @@ func newConn(t secured) *conn {
 // unsent is dropped, but for CONNECTION_CLOSE: the rest is sent again on another connection.
 func (c *conn) abort() {
 	if c.s != nil && !c.closeSent {
-		carrier.Abort(c.tls)
+		carrier.DropUnsent(c.tls)
 	}
 	_ = c.tls.NetConn().Close() // the connection is given up either way
 }
