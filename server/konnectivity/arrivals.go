@@ -45,6 +45,7 @@ type arrival struct {
 	scarce bool   // it has one of the last file descriptors
 	leave  func() // takes it off the list of connections without an authorized call
 	called atomic.Bool
+	denied atomic.Bool // it has had a call that its client may not make
 	closed atomic.Bool
 }
 

@@ -316,6 +316,29 @@ func TestDeniedClients(t *testing.T) {
 	})
 }
 
+// TestDeniedCalls: of a client that may make no calls one is answered, and others do not wait: a
+// client has a connection a call, and the calls of denied ones count nowhere.
+func TestDeniedCalls(t *testing.T) {
+	deny := func(*tls.ConnectionState) error { return errors.New("not you") }
+	onFront(t, Config{Authorize: deny}, func(t *testing.T, h *harness) {
+		c := h.raw()
+		synctest.Wait()
+		for range 3 {
+			more, err := client.NewProxyServiceClient(c.conn).Proxy(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := more.Recv(); status.Code(err) != codes.PermissionDenied {
+				t.Errorf("a further call: %v", err)
+			}
+		}
+		c.send(dialReq(1))
+		if p := c.recv().GetDialResponse(); p.GetError() != "dial node-1:10250: not you" {
+			t.Errorf("answer %v", p)
+		}
+	})
+}
+
 // Connections that never have a call are closed, and counted.
 func TestConnectionsWithoutCall(t *testing.T) {
 	onFront(t, Config{}, func(t *testing.T, h *harness) {

@@ -197,6 +197,9 @@ func (f *front) Proxy(stream client.ProxyService_ProxyServer) error {
 	a.called.Store(true)
 	c := newCall(stream.Context(), f, a, stream.SendMsg)
 	if c.denied != nil {
+		if a.denied.Swap(true) { // one call is answered in konnectivity's words; more would count nowhere
+			return status.Error(codes.PermissionDenied, text(c.denied))
+		}
 		return c.deny(stream.RecvMsg)
 	}
 	if f.calls.Add(1) > int64(f.cfg.MaxCalls) {
