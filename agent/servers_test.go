@@ -117,7 +117,7 @@ func (h *servers) session(ctx context.Context, name string, s tunnel.Session) {
 		welcome.Meta = tunnel.Meta{serverKey: h.identity(name)}
 	}
 	m := &welcomed{server: name, hello: g.Hello, session: s, at: time.Now(), control: g.Control(welcome)}
-	if err := m.control.Welcome(); err != nil {
+	if err := m.control.Welcome(ctx); err != nil {
 		h.t.Error(err)
 		return
 	}

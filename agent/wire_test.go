@@ -48,7 +48,7 @@ func dock(t *testing.T, ca *authority, api func(net.Conn)) (addr string, session
 				return
 			}
 			c := g.Control(tunnel.Welcome{Session: 1})
-			if err := c.Welcome(); err != nil {
+			if err := c.Welcome(ctx); err != nil {
 				t.Error(err)
 				return
 			}

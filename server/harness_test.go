@@ -47,6 +47,7 @@ type testHub struct {
 	streams  int           // MaxStreams of new sessions; zero means the default
 	log      *bytes.Buffer // read only once the hub has stopped or is idle
 	stop     func() error
+	wrap     func(tunnel.Stream) tunnel.Stream // the streams that agents open, unless nil
 
 	mu          sync.Mutex     // guards the following
 	testSession []*testSession // the hub's ends of the sessions, in the order of Accept
@@ -60,7 +61,7 @@ type testListener struct {
 
 func (d *testListener) Serve(ctx context.Context, f func(context.Context, tunnel.Session)) error {
 	return d.Listener.Serve(ctx, func(ctx context.Context, s tunnel.Session) {
-		x := &testSession{Session: s, resumed: make(chan struct{})}
+		x := &testSession{Session: s, resumed: make(chan struct{}), wrap: d.testHub.wrap}
 		close(x.resumed)
 		d.testHub.mu.Lock()
 		d.testHub.testSession = append(d.testHub.testSession, x)
@@ -87,7 +88,8 @@ func (b *testHub) last() *testSession {
 // stream.
 type testSession struct {
 	tunnel.Session
-	mu      sync.Mutex // guards the following
+	wrap    func(tunnel.Stream) tunnel.Stream // each stream that the agent opens, unless nil
+	mu      sync.Mutex                        // guards the following
 	state   tunnel.LinkState
 	tell    func(tunnel.LinkState)
 	resumed chan struct{} // closed unless parked
@@ -130,6 +132,14 @@ func (x *testSession) resume() {
 	x.state.Replayed += 100
 	close(x.resumed)
 	x.tell(x.state)
+}
+
+func (x *testSession) Accept(ctx context.Context) (tunnel.Stream, error) {
+	st, err := x.Session.Accept(ctx)
+	if err == nil && x.wrap != nil {
+		st = x.wrap(st)
+	}
+	return st, err
 }
 
 func (x *testSession) Open(ctx context.Context) (tunnel.Stream, error) {

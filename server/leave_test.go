@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"os"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -115,4 +117,60 @@ func TestDrainOfDeafAgent(t *testing.T) {
 		}
 		<-sent
 	})
+}
+
+// A windowless stream's peer grants no window: a write waits until its deadline, or the stream is
+// aborted.
+type windowless struct {
+	tunnel.Stream
+	over func()
+	done <-chan struct{}
+}
+
+func newWindowless(st tunnel.Stream) tunnel.Stream {
+	done := make(chan struct{})
+	return &windowless{st, sync.OnceFunc(func() { close(done) }), done}
+}
+
+func (w *windowless) Write([]byte) (int, error) {
+	<-w.done
+	return 0, os.ErrDeadlineExceeded
+}
+
+func (w *windowless) SetWriteDeadline(t time.Time) error {
+	time.AfterFunc(time.Until(t), w.over)
+	return nil
+}
+
+func (w *windowless) Abort() error { w.over(); return tunnel.Abort(w.Stream) }
+
+// TestNodeThatGrantsNoWindow: a node that says hello and takes no answer keeps neither the server
+// from ending, nor a place among those that are greeted, nor its registration.
+func TestNodeThatGrantsNoWindow(t *testing.T) {
+	for name, end := range map[string]func(b *testHub){
+		"the server ends":   func(b *testHub) { _ = b.stop() },
+		"it is not awaited": func(b *testHub) { <-b.last().Context().Done() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := newTestHub(t, Config{DrainTimeout: 2 * time.Second})
+				b.wrap = newWindowless
+				s, err := b.dial("n")
+				if err != nil {
+					t.Fatal(err)
+				}
+				go func() { _, _, _ = tunnel.Greet(t.Context(), s, one("n")) }() // ends with the session
+				synctest.Wait()
+				began := time.Now()
+				end(b)
+				if d := time.Since(began); d > helloTimeout {
+					t.Errorf("ended after %v", d)
+				}
+				synctest.Wait()
+				if m := b.hub.registry.membersOf("n"); len(m) > 0 {
+					t.Errorf("registered: %v", m)
+				}
+			})
+		})
+	}
 }

@@ -180,7 +180,9 @@ func (h *Hub) welcome(ctx context.Context, s tunnel.Session, greeting *tunnel.Gr
 		h.ledger.close(m)
 		return nil, err
 	}
-	if err := m.control.Welcome(); err != nil {
+	wctx, cancel := context.WithTimeout(ctx, helloTimeout)
+	defer cancel()
+	if err := m.control.Welcome(wctx); err != nil {
 		h.log.Info("agent left before it was welcome", "node", node, "addr", m.addr.String(), "err", err)
 		h.detach(m)
 		h.history.end(m, err)

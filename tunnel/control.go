@@ -381,9 +381,13 @@ func (g *Greeting) Control(w Welcome) *Control {
 	return newControl(g.session, g.stream, w)
 }
 
-// Welcome sends the welcome. The accepting end calls it once, before Run.
-func (c *Control) Welcome() error {
-	if err := c.write(frame{kind: kindWelcome, welcome: c.welcome}); err != nil {
+// Welcome sends the welcome. The accepting end calls it once, before Run. A peer that grants no
+// window may block it until ctx is done.
+func (c *Control) Welcome(ctx context.Context) error {
+	c.writing <- struct{}{}
+	defer func() { <-c.writing }()
+	err := within(ctx, c.stream, func() error { return writeFrame(c.stream, frame{kind: kindWelcome, welcome: c.welcome}) })
+	if err != nil {
 		return fmt.Errorf("welcome agent: %w", err)
 	}
 	return nil

@@ -45,7 +45,7 @@ func greet(t *testing.T, agent, server tunnel.Session, w tunnel.Welcome) (a, s *
 			t.Errorf("hello: %+v", g.Hello)
 		}
 		s = g.Control(w)
-		if err := s.Welcome(); err != nil {
+		if err := s.Welcome(t.Context()); err != nil {
 			t.Errorf("welcome: %v", err)
 		}
 	})

@@ -47,7 +47,7 @@ func refuse(ctx context.Context, s tunnel.Session, welcome bool, why *tunnel.Goo
 		return g.Refuse(why)
 	}
 	c := g.Control(tunnel.Welcome{})
-	if err := c.Welcome(); err != nil {
+	if err := c.Welcome(ctx); err != nil {
 		return err
 	}
 	return c.HangUp(why)
@@ -88,7 +88,7 @@ func RunResumeRefusals(t *testing.T, mk MakeResumer) {
 			go func() {
 				g, err := tunnel.Await(within(t), b)
 				if err == nil {
-					err = g.Control(tunnel.Welcome{}).Welcome()
+					err = g.Control(tunnel.Welcome{}).Welcome(within(t))
 				}
 				ended <- err
 			}()
