@@ -40,30 +40,36 @@ func init() { runtime.LockOSThread() }
 // A netID is a network namespace, whatever file it has.
 type netID struct{ dev, inode uint64 }
 
+// A podPort is a port in a namespace, until ctx is done.
+type podPort struct {
+	ctx context.Context
+	end context.CancelFunc
+}
+
 // run serves until ctx is done. A namespace whose file is gone gets no port any more, and what is
 // open in it is cut: a socket would keep it.
 func (p *podNets) run(ctx context.Context) error {
 	var group sync.WaitGroup
 	defer group.Wait()
-	ports, failed := map[netID]context.CancelFunc{}, map[netID]bool{}
+	ports, failed := map[netID]podPort{}, map[netID]bool{}
 	defer func() {
-		for _, end := range ports {
-			end()
+		for _, port := range ports {
+			port.end()
 		}
 	}()
 	tick := time.NewTicker(podNetsPeriod)
 	defer tick.Stop()
 	for {
-		found := p.look()
-		for id, end := range ports {
-			if _, there := found[id]; !there {
-				end()
+		found, all := p.look()
+		for id, port := range ports {
+			if _, there := found[id]; all && !there || port.ctx.Err() != nil {
+				port.end()
 				delete(ports, id)
 			}
 		}
 		again := map[netID]bool{}
 		for id, file := range found {
-			if ports[id] != nil {
+			if _, there := ports[id]; there {
 				continue
 			}
 			l, err := listenIn(ctx, file, p.addr)
@@ -74,8 +80,9 @@ func (p *podNets) run(ctx context.Context) error {
 				continue
 			}
 			one, end := context.WithCancel(ctx)
-			ports[id] = end
+			ports[id] = podPort{one, end}
 			group.Go(func() {
+				defer end()
 				if err := p.port(l).run(one); err != nil {
 					p.tell(file, err)
 				}
@@ -90,11 +97,11 @@ func (p *podNets) run(ctx context.Context) error {
 	}
 }
 
-// look returns a file of each namespace that there is.
-func (p *podNets) look() map[netID]string {
-	found := map[netID]string{}
+// look returns a file of each namespace that there is, and whether it could see all of them.
+func (p *podNets) look() (found map[netID]string, all bool) {
+	found = map[netID]string{}
 	files, err := os.ReadDir(p.dir)
-	if err != nil && !os.IsNotExist(err) { // a runtime makes it with the first pod
+	if all = err == nil || os.IsNotExist(err); !all { // a runtime makes it with the first pod
 		p.tell(p.dir, err)
 	}
 	for _, f := range files {
@@ -107,7 +114,7 @@ func (p *podNets) look() map[netID]string {
 	if own, err := netOf("/proc/self/ns/net"); err == nil {
 		delete(found, own)
 	}
-	return found
+	return found, all
 }
 
 func netOf(path string) (netID, error) {

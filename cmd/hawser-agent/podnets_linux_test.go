@@ -144,6 +144,70 @@ func TestPodNets(t *testing.T) {
 	}
 }
 
+// A bell is sent to with each write.
+type bell chan struct{}
+
+func (s bell) Write(b []byte) (int, error) {
+	select {
+	case s <- struct{}{}:
+	default:
+	}
+	return len(b), nil
+}
+
+// TestPodNetsUnread: while the directory cannot be read, and if a port breaks, pods keep the API
+// server or get it back.
+func TestPodNetsUnread(t *testing.T) {
+	net1 := newNet(t)
+	at, addr, logged := t.TempDir(), "127.0.0.1:"+strconv.Itoa(await.FreePort(t)), make(bell, 1)
+	link := func(to string) { // replaces the directory at once
+		t.Helper()
+		err := os.Symlink(to, filepath.Join(at, "new"))
+		if err = errors.Join(err, os.Rename(filepath.Join(at, "new"), filepath.Join(at, "dir"))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	files := t.TempDir()
+	if err := os.Symlink(net1, filepath.Join(files, "pod")); err != nil {
+		t.Fatal(err)
+	}
+	link(files)
+	listeners := make(chan net.Listener, 2)
+	p := &podNets{dir: filepath.Join(at, "dir"), addr: addr, log: slog.New(slog.NewTextHandler(logged, nil)), port: func(l net.Listener) *apiPort {
+		listeners <- l
+		echo := func(context.Context, string, string) (net.Conn, error) {
+			near, far := net.Pipe()
+			go func() { _, _ = io.Copy(far, far); _ = far.Close() }()
+			return near, nil
+		}
+		return &apiPort{listener: l, dial: echo, suspect: func() {}, pod: true, log: slog.New(slog.DiscardHandler)}
+	}}
+	together(t, p.run)
+	first := <-listeners
+	c, err := dialIn(t, net1, addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	link("/dev/null") // which is no directory
+	<-logged
+	link(files)
+	_ = c.SetDeadline(time.Now().Add(time.Minute))
+	got := make([]byte, 4)
+	if _, err := io.WriteString(c, "ahoy"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(c, got); err != nil || string(got) != "ahoy" {
+		t.Errorf("after the directory could not be read: %q, %v", got, err)
+	}
+	_, _ = c.Close(), first.Close()
+	select {
+	case <-listeners:
+	case <-time.After(time.Minute):
+		t.Error("a port that broke is not made again")
+	}
+}
+
 // TestOwnNet: however many namespaces are entered, the process stays in its own: a thread other
 // than the first ends with its goroutine, but the first would stay in the last namespace, and
 // /proc/self is the first.
