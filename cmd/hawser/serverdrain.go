@@ -15,6 +15,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/prometheus/procfs"
 	"github.com/spf13/cobra"
 
 	"github.com/hawser-project/hawser/cmd/internal/setup"
@@ -107,7 +108,7 @@ func awaitDrained(ctx context.Context, out, progress io.Writer, p *os.Process, f
 	defer tell.Stop()
 	for {
 		// Not by the lock: who tries to take that may keep the next server from it.
-		gone := p.Signal(syscall.Signal(0)) != nil
+		gone := p.Signal(syscall.Signal(0)) != nil || isZombie(p.Pid)
 		now, said, far := readLock(f)
 		switch {
 		case !gone:
@@ -130,6 +131,16 @@ func awaitDrained(ctx context.Context, out, progress io.Writer, p *os.Process, f
 			return errors.New("not waited any longer: the server goes on draining")
 		}
 	}
+}
+
+// isZombie says whether a process has ended and its parent has not asked how: it may never do so.
+func isZombie(pid int) bool {
+	p, err := procfs.NewProc(pid)
+	if err != nil {
+		return false
+	}
+	stat, err := p.Stat()
+	return err == nil && stat.State == "Z"
 }
 
 // readLock is what stands in a lock file: the server's process, if that has drained what it

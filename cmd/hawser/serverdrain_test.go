@@ -151,6 +151,29 @@ func TestDrainTellsHowFarItIs(t *testing.T) {
 	}
 }
 
+// TestDrainOfUnreaped: a server whose parent does not ask how it ended has ended all the same.
+func TestDrainOfUnreaped(t *testing.T) {
+	file, err := os.Create(filepath.Join(t.TempDir(), lockFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	cmd := exec.Command("true")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = cmd.Wait() }()
+	if _, err := fmt.Fprintf(file, "%d\nall is handed over\n", cmd.Process.Pid); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	var out, progress strings.Builder
+	if err := awaitDrained(ctx, &out, &progress, cmd.Process, file); err != nil || out.String() != "drained: all is handed over\n" {
+		t.Errorf("%v, %q", err, &out)
+	}
+}
+
 // A server that drains says how far it has come until it has drained.
 func TestDrainSaysHowFarItIs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
