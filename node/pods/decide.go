@@ -292,7 +292,9 @@ func (s *situation) keep(in *intent, f *fact) {
 func (s *situation) start(in *intent, f *fact) {
 	at := s.now
 	if f.exited() && f.delay > 0 {
-		at = f.newest.EndedAt.Add(f.delay)
+		if at = f.newest.EndedAt.Add(f.delay); f.newest.EndedAt.After(s.now) {
+			at = s.now // the clock has been set back
+		}
 	}
 	switch {
 	case at.After(s.now):
