@@ -83,7 +83,8 @@ func (r *Runtime) adopt(ctx context.Context, dir string) error {
 	}
 	defer held.Close()
 	if _, err := os.Stat(filepath.Join(dir, statusName)); errors.Is(err, fs.ErrNotExist) {
-		return removeContainer(s) // it was never started
+		s.killStarted()
+		return removeContainer(s) // its start was interrupted, or never begun
 	}
 	r.adoptDead(s)
 	return nil
@@ -150,7 +151,7 @@ func watchShim(dir string) (*conn, *record, error) {
 func (r *Runtime) adoptUnresponsive(ctx context.Context, s *spec, cause error) error {
 	var rec record
 	if err := readJSON(filepath.Join(s.Dir, statusName), &rec); err != nil || rec.State != runtime.Exited {
-		if hungUp(cause) {
+		if hungUp(cause) || rec.ShimPID == 0 {
 			rec.State, rec.StartedAt = runtime.Running, cmp.Or(rec.StartedAt, s.CreatedAt)
 			r.holdContainer(newContainer(s, rec))
 			return nil

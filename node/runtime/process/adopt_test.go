@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -194,10 +195,18 @@ func TestAdoptLeftovers(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := writeJSON(filepath.Join(containers, "never-ran", specName), spec{ID: "never-ran"}); err != nil {
+	if err := writeJSON(filepath.Join(containers, "never-ran", specName), spec{ID: "never-ran", Dir: filepath.Join(containers, "never-ran"), Isolation: None}); err != nil {
 		t.Fatal(err)
 	}
 	write(t, filepath.Join(containers, "garbled", specName), "{", 0o600)
+	started := exec.Command("sleep", "1000") // its start was interrupted before there was a record
+	started.Env = append(os.Environ(), containerEnv+"=never-ran")
+	if err := started.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	go func() { defer close(ended); _ = started.Wait() }()
+	t.Cleanup(func() { _ = started.Process.Kill(); <-ended })
 	g := newRig(t, Config{DataDir: dir, Isolation: None})
 	list, err := g.Containers(g.ctx)
 	if err != nil || len(list) != 0 {
@@ -207,6 +216,7 @@ func TestAdoptLeftovers(t *testing.T) {
 	if err != nil || len(left) != 1 || left[0].Name() != "garbled" {
 		t.Errorf("left %v, %v", left, err)
 	}
+	dies(t, ended)
 	if err := os.RemoveAll(filepath.Join(containers, "garbled")); err != nil {
 		t.Fatal(err)
 	}
@@ -353,5 +363,54 @@ func TestAdoptShimThatHangsUp(t *testing.T) {
 	p.end()
 	if got := g.wait(id); got.ExitCode != 3 {
 		t.Errorf("status %+v", got)
+	}
+}
+
+// A shim that does not answer and has made no record is still starting its container: that is
+// known, and followed. Else nobody would end it, and it would be started a second time.
+func TestAdoptShimThatStarts(t *testing.T) {
+	dir, id := t.TempDir(), "ead3838b110b707ad0db96a9762375d7"
+	p := newPeer(t, dir, id, without(t, golden(t, specName), "cgroup"), nil, map[string][]string{opWatch: nil})
+	if err := os.Remove(filepath.Join(p.dir, statusName)); err != nil {
+		t.Fatal(err)
+	}
+	p.mute.Store(true)
+	g := newRig(t, Config{DataDir: dir, Isolation: None})
+	if got := g.status(id); got.State != runtime.Running {
+		t.Errorf("status %+v", got)
+	}
+	write(t, filepath.Join(p.dir, statusName), oldEnd, 0o600)
+	p.end()
+	if got := g.wait(id); got.ExitCode != 3 {
+		t.Errorf("status %+v", got)
+	}
+}
+
+// A shim that cannot be reached, as by an agent without descriptors, has not ended and was not
+// told to end its container: the caller tries again, with all of the grace period.
+func TestStopUnreachable(t *testing.T) {
+	g := newRig(t, Config{Isolation: None})
+	id := g.start(g.container("c", "trap 'exit 3' TERM; echo ready; while :; do sleep 0.05; done"))
+	g.waitLog(id, "ready")
+	at := filepath.Join(g.containersDir(), id, sockName)
+	if err := os.Rename(at, at+".real"); err != nil {
+		t.Fatal(err)
+	}
+	other, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Net: "unixgram", Name: at}) // connecting fails with EPROTOTYPE
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := g.Stop(g.ctx, id, patience); !errors.Is(err, errNoConn) {
+		t.Errorf("stop: %v", err)
+	}
+	_ = other.Close()
+	if err := os.Rename(at+".real", at); err != nil {
+		t.Fatal(err)
+	}
+	if err := g.Stop(g.ctx, id, patience); err != nil {
+		t.Error(err)
+	}
+	if st := g.status(id); st.ExitCode != 3 {
+		t.Errorf("status %+v", st)
 	}
 }

@@ -161,7 +161,7 @@ func (r *Runtime) start(ctx context.Context, s *spec) (string, error) {
 		_ = conn.Close()
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
-		s.Cgroup.kill()
+		s.killStarted()
 		return "", err
 	}
 	c := newContainer(s, *rec)

@@ -161,6 +161,13 @@ func killRemaining(s *spec, r *record) {
 	}
 }
 
+// killStarted kills the processes of a container whose start was interrupted: its command may
+// have run before there was a record of it.
+func (s *spec) killStarted() {
+	s.Cgroup.kill()
+	killRemaining(s, &record{BootID: bootID()})
+}
+
 // remainingOf finds the processes of a container among all. The kernel does not reuse a
 // session's number while a process is in it, so that one process of the container in it
 // identifies the session as the container's. sure is false while the environment of a

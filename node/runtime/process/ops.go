@@ -6,9 +6,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"time"
 
 	"github.com/prometheus/procfs"
+	"golang.org/x/sys/unix"
 
 	"github.com/hawser-project/hawser/node/runtime"
 )
@@ -42,10 +44,16 @@ func (r *Runtime) live(ctx context.Context, id string) (*container, error) {
 
 // ask sends the shim one request and returns its first answer. If the shim cannot be
 // reached, it has ended.
+// errNoConn says nothing of the shim.
+var errNoConn = errors.New("cannot connect to the shim")
+
 func (c *container) ask(ctx context.Context, req request) (*reply, error) {
 	conn, err := dialShim(c.spec.Dir)
-	if err != nil {
+	switch {
+	case errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, fs.ErrNotExist):
 		return nil, fmt.Errorf("container %s: %w", c.spec.ID, runtime.ErrNotRunning)
+	case err != nil: // such as no descriptor
+		return nil, fmt.Errorf("%w of %s: %w", errNoConn, c.spec.ID, err)
 	}
 	defer conn.hangUp()
 	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })()
@@ -82,6 +90,9 @@ func (r *Runtime) Stop(ctx context.Context, id string, grace time.Duration) erro
 	_, err = c.ask(ctx, request{Op: opStop, GraceMS: grace.Milliseconds()})
 	if ctx.Err() != nil {
 		return fmt.Errorf("stop container %s: %w", id, context.Cause(ctx))
+	}
+	if errors.Is(err, errNoConn) {
+		return fmt.Errorf("stop container %s: %w", id, err) // it has not been told to end
 	}
 	if err != nil && !errors.Is(err, runtime.ErrNotRunning) {
 		// A shim that does not answer is killed, which ends the container.

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -56,6 +57,7 @@ type peer struct {
 	ln      net.Listener
 	answers map[string][]string // by request, word for word
 	over    chan struct{}       // closed when the container has ended
+	mute    atomic.Bool         // nothing is answered until then
 
 	mu   sync.Mutex
 	got  []string
@@ -119,6 +121,10 @@ func (p *peer) accept() {
 			p.mu.Lock()
 			p.got = append(p.got, string(raw))
 			p.mu.Unlock()
+			if p.mute.Load() {
+				<-p.over
+				return
+			}
 			var req struct{ Op string }
 			if json.Unmarshal(raw, &req) != nil {
 				return
