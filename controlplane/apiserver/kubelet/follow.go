@@ -74,7 +74,8 @@ func newFollowedLog(ctx context.Context, query url.Values, stamps bool, body io.
 }
 
 // Read gives each byte of the log once. It fails once the node has been out of reach for
-// followAgainFor, and if its log no longer has the last line that was passed on.
+// followAgainFor, if its log no longer has the last line that was passed on, and if no line was
+// passed on of a log whose beginning the time of the request decides.
 func (l *followedLog) Read(p []byte) (int, error) {
 	for len(l.left) == 0 {
 		if l.err != nil {
@@ -103,6 +104,8 @@ func (l *followedLog) again() error {
 		return errLineGone
 	case errors.Is(l.err, io.EOF), errors.Is(l.err, errNoTime), errors.Is(l.err, errLineGone), l.ctx.Err() != nil:
 		return l.err
+	case !l.passed.begun() && (l.query.Has("tailLines") || l.query.Has("sinceSeconds")):
+		return l.err // what was written since the first request would be missing
 	}
 	_ = l.body.Close() // it has failed already
 	query := l.passed.rest(l.query)
@@ -153,6 +156,9 @@ type passedLog struct {
 	skip   int      // bytes of the line that have been passed on before
 	whole  bool     // whether the line ends with them
 }
+
+// begun says whether a line has been passed on, if not all of it.
+func (g *passedLog) begun() bool { return g.sought != nil || g.line.nth > 0 }
 
 func (g *passedLog) seeking() bool { return g.sought != nil || g.skip > 0 }
 

@@ -116,7 +116,13 @@ func TestFollowedLogIsExact(t *testing.T) {
 				}
 				return &brokenBody{r, all[:r.IntN(len(all)+1)], io.ErrUnexpectedEOF}, nil
 			}
-			l := newFollowedLog(t.Context(), asked, stamps, &brokenBody{r: r, err: io.ErrUnexpectedEOF}, ask)
+			first := &brokenBody{r: r, err: io.ErrUnexpectedEOF}
+			if tail { // a line of it is passed on
+				all := answer(lines, asked)
+				n := strings.IndexByte(all, '\n') + 1
+				first.rest = []byte(all[:n+r.IntN(len(all)-n+1)])
+			}
+			l := newFollowedLog(t.Context(), asked, stamps, first, ask)
 			got, err := io.ReadAll(l)
 			if err != nil || string(got) != want {
 				t.Fatalf("seed %d: %v\ngot  %q\nwant %q", seed, err, got, want)
@@ -169,6 +175,24 @@ func TestFollowedLogFails(t *testing.T) {
 					t.Errorf("asked %d times", tries)
 				}
 			})
+		})
+	}
+}
+
+// TestFollowedLogBeginsOnce: a log that begins with the latest lines, or the lines of the latest
+// seconds, and of which nothing was passed on, is not asked for again: it would begin later, and
+// what was written since would be missing without a word.
+func TestFollowedLogBeginsOnce(t *testing.T) {
+	for _, option := range []string{"tailLines", "sinceSeconds"} {
+		synctest.Test(t, func(t *testing.T) {
+			broken := errors.New("the session has ended")
+			l := newFollowedLog(t.Context(), url.Values{option: {"5"}}, false, &brokenBody{err: broken},
+				func(context.Context, url.Values) (io.ReadCloser, error) {
+					return &brokenBody{err: io.EOF}, nil
+				})
+			if got, err := io.ReadAll(l); len(got) > 0 || !errors.Is(err, broken) {
+				t.Errorf("%s: %q, %v", option, got, err)
+			}
 		})
 	}
 }
