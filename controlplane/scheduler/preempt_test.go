@@ -23,6 +23,8 @@ func ranked(priority int32) func(*corev1.Pod) {
 	return func(p *corev1.Pod) { p.Spec.Priority = &priority }
 }
 
+func mirror(p *corev1.Pod) { p.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "0123"} }
+
 func on(node string) func(*corev1.Pod) { return func(p *corev1.Pod) { p.Spec.NodeName = node } }
 
 // startedAt says how many seconds after some time a pod started.
@@ -84,6 +86,7 @@ func TestVictims(t *testing.T) {
 		why     string
 	}{
 		{"the least important", node(), []*corev1.Pod{there("a", asks("cpu", "1"), ranked(5)), there("b", asks("cpu", "1"), ranked(3))}, both(asks("cpu", "1"), ranked(10)), nil, "b", ""},
+		{"no mirror of a static pod", node(), []*corev1.Pod{there("a", asks("cpu", "1"), ranked(5)), there("b", asks("cpu", "1"), mirror)}, both(asks("cpu", "1"), ranked(10)), nil, "a", ""},
 		{"of equals the youngest", node(), []*corev1.Pod{there("a", asks("cpu", "1"), startedAt(2)), there("b", asks("cpu", "1"), startedAt(1))}, both(asks("cpu", "1"), ranked(10)), nil, "a", ""},
 		{"many", node(), []*corev1.Pod{there("a", asks("cpu", "1"), ranked(1)), there("b", asks("cpu", "1"), ranked(2)), there("idle")}, both(asks("cpu", "2"), ranked(10)), nil, "b a", ""},
 		{"a budget", node(), []*corev1.Pod{there("a", asks("cpu", "1"), ranked(5)), there("b", asks("cpu", "1"), labelled("app=x"))}, both(asks("cpu", "1"), ranked(10)), map[string]int32{"x": 0}, "a", ""},

@@ -5,6 +5,7 @@ package scheduler
 import (
 	"slices"
 
+	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -66,7 +67,8 @@ func (s *search) lowerLocked(n *nodeInfo) (lower []*podInfo, enough bool) {
 	var freed amounts
 	priority := s.p.priority()
 	for _, q := range n.pods {
-		if q.priority() < priority {
+		// A mirror's removal frees nothing: its node runs the static pod on, and makes it again.
+		if _, mirror := q.pod.Annotations[corev1.MirrorPodAnnotationKey]; q.priority() < priority && !mirror {
 			lower = append(lower, q)
 			freed.add(&q.requests, 1)
 		}
