@@ -66,11 +66,11 @@ func forAccess() []entry {
 			return serviceaccount.New(s.deps, serviceaccount.Config{})
 		}},
 		{name: "serviceaccount-token-controller", alias: "serviceaccount-token", quiet: true, make: func(s *shared) (Controller, error) {
-			ca, _, err := s.authority()
+			ca, changed, err := s.authority()
 			if err != nil || ca == nil {
 				return nil, err
 			}
-			return serviceaccount.NewTokens(s.deps, serviceaccount.TokensConfig{CA: ca})
+			return serviceaccount.NewTokens(s.deps, serviceaccount.TokensConfig{CA: ca, Changed: changed})
 		}},
 		{name: "clusterrole-aggregation-controller", alias: "clusterrole-aggregation", quiet: true, make: func(s *shared) (Controller, error) {
 			return clusterroles.New(s.deps, clusterroles.Config{})

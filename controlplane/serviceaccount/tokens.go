@@ -31,6 +31,9 @@ const tokenSeconds = 1 << 32
 type TokensConfig struct {
 	// CA returns the certificates, PEM, by which the API server is known. Required.
 	CA func() []byte
+	// Changed has f called whenever they are others, until stop is called. Nil means
+	// that they never are.
+	Changed func(f func()) (stop func())
 }
 
 // Tokens is Kubernetes' serviceaccount-token-controller. A Secret that names an account gets a
@@ -49,6 +52,9 @@ type Tokens struct {
 func NewTokens(d loop.Deps, c TokensConfig) (*Tokens, error) {
 	if c.CA == nil {
 		return nil, errors.New("tokens of service accounts: no CA")
+	}
+	if c.Changed == nil {
+		c.Changed = func(func()) func() { return func() {} }
 	}
 	accounts := d.Informers.Core().V1().ServiceAccounts()
 	t := &Tokens{cfg: c, client: d.Client, accounts: accounts.Lister(), accountEvents: accounts.Informer()}
@@ -99,6 +105,11 @@ func (t *Tokens) Run(ctx context.Context) error {
 		return err
 	}
 	defer stop()
+	defer t.cfg.Changed(func() {
+		for _, key := range secrets.GetIndexer().ListKeys() {
+			q.Add(key)
+		}
+	})()
 	return loop.Together(ctx,
 		func(ctx context.Context) error { secrets.RunWithContext(ctx); return nil },
 		func(ctx context.Context) error {

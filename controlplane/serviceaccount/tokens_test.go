@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -92,6 +93,40 @@ func TestTokens(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestTokensFollowTheAuthority: another CA reaches the Secrets that there are.
+func TestTokensFollowTheAuthority(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &corev1.Secret{
+			ObjectMeta: metav1.ObjectMeta{Name: "s", Namespace: "ns", UID: "u-s", Annotations: map[string]string{corev1.ServiceAccountNameKey: "robot", corev1.ServiceAccountUIDKey: "u-robot"}},
+			Type:       corev1.SecretTypeServiceAccountToken,
+			Data:       map[string][]byte{"token": []byte("old"), "ca.crt": []byte("first"), "namespace": []byte("ns")},
+		}
+		client, _, err := apitest.New(s, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "robot", Namespace: "ns", UID: "u-robot"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var ca atomic.Value
+		ca.Store("first")
+		changed := make(chan func(), 1)
+		_, stop := apitest.Start(t, client, func(f informers.SharedInformerFactory) (*Tokens, error) {
+			return NewTokens(loop.Deps{Client: client, Informers: f}, TokensConfig{
+				CA:      func() []byte { return []byte(ca.Load().(string)) },
+				Changed: func(f func()) func() { changed <- f; return func() {} },
+			})
+		})
+		<-time.After(time.Minute)
+		ca.Store("first and second")
+		(<-changed)()
+		<-time.After(time.Minute)
+		if s, err := client.CoreV1().Secrets("ns").Get(t.Context(), "s", metav1.GetOptions{}); err != nil || string(s.Data["ca.crt"]) != "first and second" || string(s.Data["token"]) != "old" {
+			t.Errorf("%v, %v", s, err)
+		}
+		if err := stop(); err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	})
 }
 
 func TestTokensConfig(t *testing.T) {
