@@ -41,6 +41,10 @@ func (*balancers) GetLoadBalancerName(_ context.Context, _ string, s *corev1.Ser
 	return cloudprovider.DefaultLoadBalancerName(s)
 }
 
+// maxPorts bounds the ports of one Service: each is a listener at every server, and is nobody
+// else's at its address.
+const maxPorts = 100
+
 // EnsureLoadBalancer implements cloudprovider.LoadBalancer. A Service keeps the address
 // that it has for as long as its ports are free there. Services whose ports differ share
 // an address. Nodes do not matter: servers reach all. If the pool has no address for it, the
@@ -50,6 +54,9 @@ func (b *balancers) EnsureLoadBalancer(_ context.Context, _ string, s *corev1.Se
 	defer b.mu.Unlock()
 	if err := b.learnLocked(); err != nil {
 		return nil, err
+	}
+	if n := len(s.Spec.Ports); n > maxPorts {
+		return nil, fmt.Errorf("the service has %d ports, and a load balancer at most %d: divide it into several", n, maxPorts)
 	}
 	for i := range s.Spec.Ports {
 		if port := &s.Spec.Ports[i]; port.Protocol != corev1.ProtocolTCP {

@@ -230,6 +230,7 @@ func TestPool(t *testing.T) {
 		{service("d", func(s *corev1.Service) { s.Spec.LoadBalancerIP = "192.0.2.2" }, 443), "192.0.2.2"},
 		{service("e", func(s *corev1.Service) { s.Spec.LoadBalancerIP = "192.0.2.9" }, 443), "loadBalancerIP 192.0.2.9 is none of the inventory's loadBalancers.addresses"},
 		{service("u", func(s *corev1.Service) { s.Spec.Ports[0].Protocol = corev1.ProtocolUDP }, 53), "port 53 is UDP: the tunnel has TCP alone"},
+		{service("many", nil, slices.Repeat([]int32{81}, 101)...), "the service has 101 ports, and a load balancer at most 100: divide it into several"},
 		{service("b", nil, 443), "no address of the pool has the ports free: 192.0.2.1 by ns/a, 192.0.2.2 by ns/d"},
 		{service("b", nil, 9090), "192.0.2.1"},
 		{service("f", nil, 8080), "192.0.2.1"}, // which b has left

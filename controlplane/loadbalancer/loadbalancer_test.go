@@ -132,6 +132,7 @@ func TestFronts(t *testing.T) {
 		"no address yet": {func(s *corev1.Service) { s.Status.LoadBalancer.Ingress = nil }, ""},
 		"another server": {func(s *corev1.Service) { s.Status.LoadBalancer.Ingress[0].IP = "192.0.2.9" }, ""},
 		"another type":   {func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeClusterIP }, ""},
+		"of a class":     {func(s *corev1.Service) { s.Spec.LoadBalancerClass = ptr.To("example.com/other") }, ""},
 		"IPv6":           {func(s *corev1.Service) { s.Status.LoadBalancer.Ingress[0].IP = "2001:db8::1" }, "[2001:db8::1]:80 [] sticky=false proxy=false to 10.0.0.1%n:8080"},
 		"all there is": {func(s *corev1.Service) {
 			s.Spec.SessionAffinity, s.Annotations = corev1.ServiceAffinityClientIP, map[string]string{ProxyProtocol: "v2"}

@@ -11,7 +11,7 @@
 //
 // What it is not: it knows no Services, and has no UDP.
 //
-// The bounds: all fronts together have Config.Limit connections. Above that, a new
+// The bounds: there are 1,024 fronts. All together have Config.Limit connections. Above that, a new
 // connection replaces the oldest one of the client that has most (strangers.Pending). As
 // many replaced connections again may wait for their dials to end; more are reset at once.
 // Three targets are tried for one connection within Config.DialTimeout, each but the last
@@ -48,6 +48,8 @@ const (
 	DefaultLimit       = 4096
 	DefaultDialTimeout = 10 * time.Second
 	DefaultDrain       = 30 * time.Second
+	// maxFronts bounds the fronts of a Balancer: each has a listener.
+	maxFronts = 1024
 	// maxTries is how many targets are dialed for one connection.
 	maxTries = 3
 	// acceptPause is the time between a failed accept and the next.
@@ -140,6 +142,8 @@ func (b *Balancer) Set(ctx context.Context, owner string, fronts []Front) error 
 		f := &fronts[i]
 		l := b.fronts[f.Addr]
 		switch {
+		case l == nil && len(b.fronts) >= maxFronts:
+			failed = append(failed, fmt.Errorf("%s: the server listens at %d addresses already", f.Addr, maxFronts))
 		case l == nil:
 			if err := b.listenLocked(ctx, owner, f); err != nil {
 				failed = append(failed, err)

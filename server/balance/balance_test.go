@@ -315,6 +315,26 @@ func TestOwners(t *testing.T) {
 	}
 }
 
+// TestTooManyFronts: those that there are stay, and the one too many is named.
+func TestTooManyFronts(t *testing.T) {
+	r, at := newRig(t, Config{}), tunneltest.FreeAddr(t)
+	var fronts []Front
+	for i := range maxFronts + 1 {
+		addr := netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 77, byte(i >> 8), byte(i)}), at.Port())
+		fronts = append(fronts, Front{Addr: addr, Targets: to("a")})
+	}
+	r.set("ns/many", fronts[:maxFronts]...)
+	err := r.Set(t.Context(), "ns/other", fronts[maxFronts:])
+	if want := fmt.Sprintf("%s: the server listens at 1024 addresses already", fronts[maxFronts].Addr); err == nil || err.Error() != want {
+		t.Errorf("%v, want %s", err, want)
+	}
+	if _, target, err := r.open(fronts[maxFronts-1].Addr); err != nil || target != "a" {
+		t.Errorf("%q, %v", target, err)
+	}
+	r.set("ns/many")
+	r.set("ns/other", fronts[maxFronts:]...)
+}
+
 // TestDrain: connections end with Run, after the drain at the latest.
 func TestDrain(t *testing.T) {
 	r, at := newRig(t, Config{Drain: time.Millisecond}), tunneltest.FreeAddr(t)

@@ -84,7 +84,13 @@ func ineffective(obj runtime.Object, balances bool) string {
 		if o.Spec.Type == corev1.ServiceTypeNodePort {
 			return "Service of type NodePort: only nodes with kube-proxy listen on its node ports; services/proxy and port-forward reach it in any case"
 		}
-		if o.Spec.Type == corev1.ServiceTypeLoadBalancer && o.Spec.LoadBalancerClass == nil && !balances {
+		if len(o.Spec.ExternalIPs) > 0 {
+			return "Service with externalIPs: nothing listens at them here"
+		}
+		if o.Spec.Type == corev1.ServiceTypeLoadBalancer && o.Spec.LoadBalancerClass != nil {
+			return "Service of type LoadBalancer with a loadBalancerClass gets no address of this server: the class is another implementation's"
+		}
+		if o.Spec.Type == corev1.ServiceTypeLoadBalancer && !balances {
 			return "Service of type LoadBalancer gets no address here: this server listens for none (--load-balancer-addresses)"
 		}
 	case *appsv1.StatefulSet:

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/warning"
+	"k8s.io/utils/ptr"
 )
 
 // A heard is the warnings of one request.
@@ -26,6 +27,8 @@ func TestEffect(t *testing.T) {
 	apps, core, storage := appsv1.SchemeGroupVersion, corev1.SchemeGroupVersion, storagev1.SchemeGroupVersion
 	plain := &corev1.Service{Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeClusterIP}}
 	balanced := &corev1.Service{Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer}}
+	classed := &corev1.Service{Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, LoadBalancerClass: ptr.To("example.com/other")}}
+	external := &corev1.Service{Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeClusterIP, ExternalIPs: []string{"192.0.2.7"}}}
 	atNodes := &corev1.Service{Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort}}
 	claiming := &appsv1.StatefulSet{Spec: appsv1.StatefulSetSpec{VolumeClaimTemplates: []corev1.PersistentVolumeClaim{{}}}}
 	for _, tt := range []struct {
@@ -49,6 +52,8 @@ func TestEffect(t *testing.T) {
 		{core, "Pod", "pods", "", nil, &corev1.Pod{}, ""},
 		{core, "Service", "services", "", nil, plain, ""},
 		{core, "Service", "services", "", nil, balanced, "--load-balancer-addresses"},
+		{core, "Service", "services", "", nil, classed, "the class is another implementation's"},
+		{core, "Service", "services", "", plain, external, "Service with externalIPs: nothing listens at them here"},
 		{core, "Service", "services", "", plain, balanced, "--load-balancer-addresses"},
 		{core, "Service", "services", "", balanced, balanced, ""},
 		{core, "Service", "services", "", balanced, plain, ""},
