@@ -94,9 +94,10 @@ func newConn(t secured) *conn {
 }
 
 // abort closes the TCP connection. Closing TLS would send close_notify, which can block. What is
-// unsent is dropped, but for CONNECTION_CLOSE: the rest is sent again on another connection.
+// unsent is dropped, but for CONNECTION_CLOSE: the rest is sent again on another connection. If
+// there is nothing the connection is closed in order: a lost reset is not sent again.
 func (c *conn) abort() {
-	if c.s != nil && !c.closeSent {
+	if c.s != nil && !c.closeSent && (c.draining || c.writing || c.inFlight > 0) {
 		carrier.DropUnsent(c.tls)
 	}
 	_ = c.tls.NetConn().Close() // the connection is given up either way

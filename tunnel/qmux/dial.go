@@ -170,7 +170,7 @@ func (s *Session) redial(doubted *conn, insteadOf uint64, useless int) {
 			bound = min(2*bound, maxBackoff)
 		}
 		began = time.Now()
-		err := s.attempt(s.alive, s.connect, insteadOf)
+		err := s.attempt(s.alive, s.connectInsteadOf(doubted, began), insteadOf)
 		if s.redialed(doubted, began, err) {
 			return
 		}
@@ -181,6 +181,28 @@ func (s *Session) redial(doubted *conn, insteadOf uint64, useless int) {
 		doubted, insteadOf = nil, insteadOfAll
 	}
 }
+
+// connectInsteadOf is connect. If the doubted connection, unless that is nil, has brought something
+// since the attempt began, the new one is not needed: to replay on it what is in flight on the
+// other would cost a path that is only slow more than it has.
+func (s *Session) connectInsteadOf(doubted *conn, began time.Time) dialFunc {
+	return func(ctx context.Context) (secured, error) {
+		t, err := s.connect(ctx)
+		if err != nil || doubted == nil {
+			return t, err
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if !doubted.detached && doubted.lastReceived.After(began) {
+			_ = t.NetConn().Close() // nothing was said on it
+			return nil, errAnswers
+		}
+		return t, nil
+	}
+}
+
+// errAnswers means that a doubt was false.
+var errAnswers = errors.New("the doubted connection answers")
 
 // redialed handles the result of an attempt that began at a time. It returns whether redial
 // ends. A doubt was false if the connection has brought something meanwhile.
@@ -221,6 +243,7 @@ func (s *Session) doubtLocked(c *conn) {
 		}
 	case c != first && other != nil:
 		s.log.Debug("connection doubted", "session", s.id.String(), "connection", c.number)
+		s.paths.besideDoubtedLocked(time.Now())
 		s.lostLocked(c, silentError(time.Since(c.lastReceived)))
 		other.sendDoubtedLocked(c.number) // a reset of c may not reach the peer
 	case !r.redialing && !time.Now().Before(r.retryAt):
@@ -236,6 +259,20 @@ func (s *Session) doubtLocked(c *conn) {
 		}
 		s.log.Debug("connection doubted", "session", s.id.String(), "connection", c.number)
 		s.rejoinLocked(c, insteadOf)
+	}
+}
+
+// besideDoubtedLocked puts off the next connection beside the first. On a thin path they take it
+// from each other: each doubt would replay what is in flight, and bring another handshake.
+func (p *paths) besideDoubtedLocked(now time.Time) {
+	if now.Sub(p.doubtedAt) > 2*maxGrowBackoff {
+		p.besideDoubts = 0
+	}
+	pause := min(minGrowBackoff<<min(p.besideDoubts, 8), maxGrowBackoff)
+	p.besideDoubts++
+	p.doubtedAt = now
+	if at := now.Add(pause); at.After(p.retryAt) {
+		p.retryAt = at
 	}
 }
 

@@ -1,9 +1,12 @@
-// Connections that are not to be doubted.
+// Doubts about connections: when there are none, and what false ones cost.
 
 package qmux
 
 import (
+	"cmp"
+	"context"
 	"io"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -55,4 +58,73 @@ func TestNowAndThenIsNotDoubted(t *testing.T) {
 			})
 		}
 	}
+}
+
+// slowly is a dialFunc that takes a time.
+func (n *network) slowly(took time.Duration) dialFunc {
+	return func(ctx context.Context) (secured, error) {
+		c, err := n.dial(ctx)
+		return c, cmp.Or(err, passes(ctx, took))
+	}
+}
+
+// A connection that is silent for a little longer than doubt takes, and then answers, is not
+// replaced, however often: what is in flight on it would be replayed each time.
+func TestGapsReplaceNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork(tunnel.Options{})
+		d, a := n.pairBy(t, tunnel.Options{}, n.slowly(300*time.Millisecond))
+		near, far := opened(t, d, a)
+		first := n.near[0]
+		for range 10 {
+			first.Stall(true)
+			says(t, near, "late")
+			time.Sleep(minAckTimeout + 200*time.Millisecond) // another one is being dialed
+			first.Stall(false)
+			hears(t, far, "late")
+			time.Sleep(10 * time.Second)
+		}
+		if l := d.Link(); l.Resumes != 0 || n.made() < 2 {
+			t.Errorf("%d connections were made: %+v", n.made(), l)
+		}
+		first.Stall(true) // a loss is found as ever
+		if took := goesOn(t, near, far); took > 3*time.Second {
+			t.Errorf("a loss was found after %v", took)
+		}
+		n.close(t, d, a)
+	})
+}
+
+// Connections beside the first that are silent now and then, as on a path that is too thin for
+// them, are not made again at once, each time with what was in flight.
+func TestThinPathIsNotFilledWithConnections(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := tunnel.Options{Link: tunnel.LinkOptions{Connections: 4}}
+		n := newNetwork(o)
+		d, a := n.pairBy(t, o, n.slowly(2*time.Second))
+		var group sync.WaitGroup
+		for range 3 {
+			near, far := opened(t, d, a)
+			group.Go(func() { _, _ = io.Copy(io.Discard, far) })
+			group.Go(func() { sendBulk(near, 200*time.Millisecond) })
+		}
+		near, far := opened(t, d, a)
+		for range 24 { // five seconds each
+			for tenth := range 50 {
+				n.set(func() {
+					for _, c := range n.near[1:] {
+						c.Stall(tenth >= 35)
+					}
+				})
+				says(t, near, "key")
+				hears(t, far, "key")
+				time.Sleep(100 * time.Millisecond)
+			}
+		}
+		if l := d.Link(); n.made() > 20 || n.made() < 4 || l.Parks != 0 {
+			t.Errorf("%d connections were made in two minutes: %+v", n.made(), l)
+		}
+		n.close(t, d, a)
+		group.Wait()
+	})
 }

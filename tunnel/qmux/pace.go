@@ -50,10 +50,15 @@ func (p *pace) wrote(n int, began, ended time.Duration) bool {
 }
 
 // limitTo lowers the rate to that of another connection if that is known, and returns
-// whether ahead has changed.
+// whether ahead has changed. Where nothing is known, a high rate raises nothing: the path may
+// have changed.
 func (p *pace) limitTo(rate float64) bool {
 	before := p.ahead
-	if rate > 0 && (p.rate == 0 || rate < p.rate) {
+	switch {
+	case rate <= 0:
+	case p.rate == 0:
+		p.rate = min(rate, firstAhead/maxQueueDelay.Seconds())
+	case rate < p.rate:
 		p.rate = rate
 	}
 	p.setAhead()

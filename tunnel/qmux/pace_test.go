@@ -61,11 +61,12 @@ func TestPace(t *testing.T) {
 		p, o pace
 		want int
 	}{
-		"a new connection":        {pace{ahead: firstAhead}, modem, minAhead},
-		"one that knows more":     {p, modem, minAhead},
-		"one that knows less":     {modem, p, minAhead},
-		"nothing is known of it":  {modem, pace{ahead: firstAhead}, minAhead},
-		"nothing is known at all": {pace{ahead: firstAhead}, pace{ahead: firstAhead}, firstAhead},
+		"a new connection":           {pace{ahead: firstAhead}, modem, minAhead},
+		"one that knows more":        {p, modem, minAhead},
+		"one that knows less":        {modem, p, minAhead},
+		"nothing is known of it":     {modem, pace{ahead: firstAhead}, minAhead},
+		"all is known of a fast one": {pace{ahead: firstAhead}, pace{rate: 4 << 20, ahead: maxAhead}, firstAhead},
+		"nothing is known at all":    {pace{ahead: firstAhead}, pace{ahead: firstAhead}, firstAhead},
 	} {
 		before := tc.p.ahead
 		if changed := tc.p.limitTo(tc.o.rate); tc.p.ahead != tc.want || changed != (before != tc.want) {
@@ -99,6 +100,29 @@ func TestPaceOutlivesConnection(t *testing.T) {
 		goesOn(t, near, far)
 		if got := ahead(); got != minAhead {
 			t.Errorf("after a cut %d bytes may lie before a modem", got)
+		}
+		n.close(t, d, a)
+	})
+}
+
+// What a path carried before it fell silent says nothing of what it carries now: the connection
+// that takes the place of the silent one begins with little in front of it.
+func TestPaceOfSilentPath(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork(tunnel.Options{})
+		d, a := n.pair(t, tunnel.Options{})
+		near, far := opened(t, d, a)
+		d.mu.Lock()
+		d.firstLocked().pace.writes(1<<20, 64<<10, 100*time.Millisecond)
+		before := d.firstLocked().pace.ahead
+		d.mu.Unlock()
+		n.stall()
+		goesOn(t, near, far)
+		d.mu.Lock()
+		got := d.firstLocked().pace.ahead
+		d.mu.Unlock()
+		if got != minAhead || before != maxAhead {
+			t.Errorf("%d bytes ahead, %d before", got, before)
 		}
 		n.close(t, d, a)
 	})

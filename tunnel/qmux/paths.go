@@ -37,7 +37,9 @@ type paths struct {
 	askedFor     int       // that this end has asked for,
 	askedAt      time.Time // and when
 	dialing      int       // attempts under way
-	retryAt      time.Time
+	retryAt      time.Time // none is added before that
+	besideDoubts int       // connections beside the first that were dropped as silent, one soon after the other,
+	doubtedAt    time.Time // and when the latest was
 	addingUntil  time.Time // until then bulk waits for a connection that is being made; zero: none is
 	dialFailures int
 	sweepAt      time.Time
@@ -383,7 +385,9 @@ func (s *Session) detachLocked(c *conn) {
 	c.detached = true
 	s.paths.lastLostAddr = c.tls.RemoteAddr()
 	s.conns = slices.DeleteFunc(s.conns, func(o *conn) bool { return o == c })
-	s.paths.lostRate = c.pace.rate
+	if s.paths.lostRate = c.pace.rate; !c.owedSince.IsZero() { // it was measured before the silence
+		s.paths.lostRate = min(c.pace.rate, minAhead/maxQueueDelay.Seconds())
+	}
 	for _, other := range s.conns {
 		other.inheritPaceLocked()
 	}
