@@ -15,7 +15,7 @@ TESTSUM   = $(GO) tool -modfile=.tools/go.mod gotestsum --format standard-quiet
 # and for two minutes.
 # The end-to-end tests run after the others, alone and five at a time: each starts a cluster, and
 # their bounds are those of people who wait.
-RACE      = $(GO) test -json -race -vet=off -shuffle=on
+RACE      = $(GO) test -json -race -trimpath -vet=off -shuffle=on
 NAMESPACES = if [ "$$(id -u)" != 0 ] || ! command -v nft >/dev/null || ! command -v ip >/dev/null; then \
   echo "SKIPPING the network namespace tests: they need root and the packages iproute2 and nftables"; fi
 # The packages are compiled for linters as they are for the programs: once.
