@@ -130,6 +130,21 @@ func TestMachineShutdown(t *testing.T) {
 	if got := strings.TrimSpace(c.mustKubectl(t, "", "get", "pod", "regular", "-o="+status)); got != terminated {
 		t.Errorf("after the shutdown was cancelled: %q", got)
 	}
+
+	// An agent that starts anew, as after a reboot, leaves ended what has ended.
+	run(t, c.kill(t, "node-1"), filepath.Join(c.dir, "nodes", "node-1", "agent"))
+	eventually(t, "the next agent serves the pod that runs", func() error {
+		if _, stderr, code := c.kubectl(t, "", "exec", "next", "--", "true"); code != 0 {
+			return errors.New(stderr)
+		}
+		return nil
+	})
+	if got := strings.TrimSpace(c.mustKubectl(t, "", "get", "pod", "regular", "-o="+status)); got != terminated {
+		t.Errorf("after the agent's restart: %q", got)
+	}
+	if got, err := os.ReadFile(filepath.Join(notes, "all")); err != nil || string(got) != "regular preStop\nregular term\ncritical term\n" {
+		t.Errorf("after the agent's restart the pods have noted %q, %v", got, err)
+	}
 }
 
 // shellPod is the manifest of a pod of node-1 with a shell.

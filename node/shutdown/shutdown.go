@@ -38,7 +38,7 @@ type Config struct {
 	// DefaultDropIn.
 	DropIn string
 	// Retry is the wait before the second try to reach logind, doubled each time up to
-	// thirty times as much. Zero means one second.
+	// thirty times as much, until the lock has once been held. Zero means one second.
 	Retry time.Duration
 
 	Log *slog.Logger // nil discards
@@ -57,6 +57,7 @@ type Watcher struct {
 	stop   context.CancelFunc // of the Begin of it
 	ended  chan struct{}      // closed once that has returned
 	failed string             // the failure last told of
+	held   bool               // the lock has been held
 }
 
 // New checks cfg and makes a Watcher. It starts nothing.
@@ -81,22 +82,27 @@ func (w *Watcher) Run(ctx context.Context) {
 	defer w.release()
 	defer w.end()
 	for wait := w.cfg.Retry; ; {
-		began := time.Now()
 		err := w.session(ctx)
 		if ctx.Err() != nil {
 			return
 		}
 		w.tell(err)
-		if time.Since(began) > retryFactor*w.cfg.Retry {
-			wait = w.cfg.Retry
-		}
 		select {
 		case <-ctx.Done():
 			return
 		case <-time.After(wait):
 		}
-		wait = min(2*wait, retryFactor*w.cfg.Retry)
+		wait = w.next(wait)
 	}
+}
+
+// next is the wait for the next try. A bus that has been there is gone for a moment, as for an
+// upgrade that may end in a reboot: it is tried again at a steady pace, as kubelets do.
+func (w *Watcher) next(wait time.Duration) time.Duration {
+	if w.held {
+		return w.cfg.Retry
+	}
+	return min(2*wait, retryFactor*w.cfg.Retry)
 }
 
 // tell says what is wrong, each thing once until it is well again.
@@ -191,6 +197,7 @@ func (w *Watcher) hold(ctx context.Context, l *logind) error {
 	if err != nil {
 		return err
 	}
+	w.held = true
 	w.mu.Lock()
 	before := w.lock
 	w.lock = lock

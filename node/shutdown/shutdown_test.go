@@ -279,6 +279,23 @@ func TestStartedDuringShutdown(t *testing.T) {
 	w.wantHeld(w.held(l))
 }
 
+// TestRetries: who never had a bus is asked more and more seldom, who had one each second.
+func TestRetries(t *testing.T) {
+	w, err := New(Config{Delay: time.Minute, Begin: func(context.Context) {}, Cancel: func() {}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for wait, want := range map[time.Duration]time.Duration{1: 2, 4: 8, 16: 30, 30: 30} {
+		if got := w.next(wait * time.Second); got != want*time.Second {
+			t.Errorf("without a bus, after %d s: %v, want %d s", wait, got, want)
+		}
+	}
+	w.held = true
+	if got := w.next(30 * time.Second); got != time.Second {
+		t.Errorf("after the bus was lost: %v", got)
+	}
+}
+
 // TestNoBus: one line says so, and a bus that comes later is used.
 func TestNoBus(t *testing.T) {
 	w := newWorld(t)
