@@ -22,8 +22,8 @@ const (
 	// readInterval is the least interval between two reads of the API about the same key that
 	// does not hold its name by the memory, which may be behind by a moment.
 	readInterval = time.Second
-	// maxLastRead bounds the keys whose last read is remembered.
-	maxLastRead = 4096
+	// maxAsked bounds the keys whose last read is remembered.
+	maxAsked = 4096
 )
 
 // ErrNotReady means that the records have not been read yet: the client should try again
@@ -72,10 +72,10 @@ type Keeper struct {
 	turn     sync.Mutex // held during a change, from before names is read until it is written
 	removals uint64     // of records, by the watch; guarded by turn
 
-	mu       sync.RWMutex // guards the following
-	names    map[string]*holder
-	watches  map[string]map[*watched]struct{}
-	lastRead map[question]time.Time
+	mu      sync.RWMutex // guards the following
+	names   map[string]*holder
+	watches map[string]map[*watched]struct{}
+	asked   map[question]*asking
 }
 
 // A question is whether a key holds a name.
@@ -106,7 +106,7 @@ func New(c Config) (*Keeper, error) {
 	}
 	return &Keeper{
 		cfg: c, book: NewBook(c.Client), ready: make(chan struct{}),
-		names: make(map[string]*holder), watches: make(map[string]map[*watched]struct{}), lastRead: make(map[question]time.Time),
+		names: make(map[string]*holder), watches: make(map[string]map[*watched]struct{}), asked: make(map[question]*asking),
 	}, nil
 }
 
@@ -164,45 +164,6 @@ func (k *Keeper) holder(name string) *holder {
 	k.mu.RLock()
 	defer k.mu.RUnlock()
 	return k.names[name]
-}
-
-// recheck reads the record of a key that does not hold its name by the memory: a node may
-// use its new certificate before the watch has delivered the record.
-func (k *Keeper) recheck(ctx context.Context, name string, key Key, h *holder) error {
-	if h != nil && h.gone || !k.mayAsk(question{name, key}, time.Now()) {
-		return h.verdict(name, key)
-	}
-	err := k.read(ctx, name)
-	if err == nil && h != nil && h.adopts() {
-		if err = k.book.Adopt(ctx, name, key); err == nil {
-			k.cfg.Log.Info("a node from before the identities were kept shows its key", "node", name, "key", key.String())
-			err = k.read(ctx, name)
-		}
-	}
-	var bad *HeldError
-	switch {
-	case errors.Is(err, ErrUnknown):
-		return refusedUnknown(name)
-	case errors.As(err, &bad):
-		return h.verdict(name, key)
-	case err != nil:
-		return err
-	}
-	return k.holder(name).verdict(name, key)
-}
-
-// mayAsk reports whether the API may be read now, and records that it is.
-func (k *Keeper) mayAsk(q question, now time.Time) bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if at, ok := k.lastRead[q]; ok && now.Sub(at) < readInterval {
-		return false
-	}
-	if len(k.lastRead) >= maxLastRead {
-		clear(k.lastRead)
-	}
-	k.lastRead[q] = now
-	return true
 }
 
 // verdict is the result of Admit for a key.
