@@ -372,3 +372,21 @@ func TestFinishedElsewhere(t *testing.T) {
 		}
 	}, job, p)
 }
+
+// TestDeadlineOfDeletedJob: a Job that was deleted while it was suspended, and goes on, has no
+// deadline to be looked at again and again for: it ends with its finalizers.
+func TestDeadlineOfDeletedJob(t *testing.T) {
+	now := time.Now()
+	j := &batchv1.Job{
+		ObjectMeta: metav1.ObjectMeta{DeletionTimestamp: &metav1.Time{Time: now}},
+		Spec:       batchv1.JobSpec{ActiveDeadlineSeconds: ptr.To[int64](1)},
+		Status: batchv1.JobStatus{
+			StartTime:  &metav1.Time{Time: now.Add(-time.Hour)},
+			Conditions: []batchv1.JobCondition{{Type: batchv1.JobSuspended, Status: corev1.ConditionTrue}},
+		},
+	}
+	l := &look{job: j, now: now}
+	if d := l.deadline(); d != 0 || l.overdue() {
+		t.Errorf("looked at again after %v, overdue: %t", d, l.overdue())
+	}
+}

@@ -209,7 +209,7 @@ func (l *look) start() {
 // deadline is how long the Job may go on; zero if there is no limit.
 func (l *look) deadline() time.Duration {
 	s := &l.job.Status
-	if l.job.Spec.ActiveDeadlineSeconds == nil || s.StartTime == nil || suspended(l.job) || l.end != nil {
+	if l.job.Spec.ActiveDeadlineSeconds == nil || s.StartTime == nil || suspended(l.job) || has(l.job, batchv1.JobSuspended) || l.end != nil {
 		return 0
 	}
 	return max(time.Duration(*l.job.Spec.ActiveDeadlineSeconds)*time.Second-l.now.Sub(s.StartTime.Time), 1)
