@@ -218,3 +218,14 @@ func TestAvailable(t *testing.T) {
 		}
 	}
 }
+
+// TestPauseOfAnotherClock: a failure that was timed by a clock that ran ahead holds up nothing; one
+// that is ahead by less than a pause, as between machines, does.
+func TestPauseOfAnotherClock(t *testing.T) {
+	now := time.Now()
+	for ahead, want := range map[time.Duration]time.Duration{3 * time.Hour: 0, 2 * time.Second: 42 * time.Second, -time.Hour: 0} {
+		if got := (Pause{Failures: 3, Last: now.Add(ahead)}).Left(DefaultMinBackoff, DefaultMaxBackoff, now); got != want {
+			t.Errorf("a failure %v ahead: %v left, want %v", ahead, got, want)
+		}
+	}
+}

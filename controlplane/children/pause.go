@@ -22,9 +22,10 @@ type Pause struct {
 }
 
 // Left is how much longer to wait: least after the first failure, and twice as long
-// after each further one, up to most.
+// after each further one, up to most. A failure in the future was timed by a clock that has been set
+// back since, and does not count.
 func (p Pause) Left(least, most time.Duration, now time.Time) time.Duration {
-	if p.Failures <= 0 {
+	if p.Failures <= 0 || p.Last.Sub(now) > most {
 		return 0
 	}
 	d := least

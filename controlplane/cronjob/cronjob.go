@@ -112,15 +112,19 @@ func (c *Controller) noteChange(was, is *batchv1.CronJob) bool {
 	return true
 }
 
+// maxAhead is how far in the future a time may be that was written here. One further ahead is of
+// a clock that has been set back since.
+const maxAhead = 5 * time.Minute
+
 // since is the time after which scheduled times of the CronJob at key count.
-func (c *Controller) since(key string, cj *batchv1.CronJob) time.Time {
+func (c *Controller) since(key string, cj *batchv1.CronJob, now time.Time) time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	since := cj.CreationTimestamp.Time
 	if last := cj.Status.LastScheduleTime; last != nil {
 		since = last.Time
 	}
-	if changed := c.changed[key]; changed.After(since) {
+	if changed := c.changed[key]; changed.After(since) && !changed.After(now.Add(maxAhead)) {
 		return changed
 	}
 	delete(c.changed, key)
@@ -151,7 +155,7 @@ func (c *Controller) sync(ctx context.Context, key string) (time.Duration, error
 		return 0, err
 	}
 	l := &look{Controller: c, cj: was.DeepCopy(), jobs: jobs, now: time.Now()}
-	again, err := l.act(ctx, c.since(key, was))
+	again, err := l.act(ctx, c.since(key, was, l.now))
 	if loop.IsQuiet(err) {
 		return 0, err // the cache is behind, so nothing was done
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -175,4 +176,17 @@ func TestDeleted(t *testing.T) {
 		}
 		w.at(30)
 	}, func(cj *batchv1.CronJob) { cj.Finalizers = []string{"x/y"} })
+}
+
+// TestClockSetBack: a time that was written by a clock that was ahead does not keep Jobs from being
+// made until then.
+func TestClockSetBack(t *testing.T) {
+	run(t, func(w *world) {
+		w.at(30)
+		for _, m := range []int{10, 20, 30} {
+			w.job(m)
+		}
+	}, func(cj *batchv1.CronJob) {
+		cj.Status.LastScheduleTime = &metav1.Time{Time: time.Now().Add(5 * time.Hour)}
+	})
 }

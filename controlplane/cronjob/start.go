@@ -23,6 +23,10 @@ func (l *look) schedule(ctx context.Context, since time.Time) (time.Duration, er
 	if s == nil {
 		return 0, nil
 	}
+	if since.After(l.now.Add(maxAhead)) { // else nothing would be due until then
+		since = l.now
+		l.cj.Status.LastScheduleTime = &metav1.Time{Time: l.now}
+	}
 	due := latest(s, since, l.now)
 	if due.IsZero() {
 		return next(s, since, l.now), nil

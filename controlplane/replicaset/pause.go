@@ -40,6 +40,9 @@ func (c *Controller) pauseOf(key string, rs *appsv1.ReplicaSet, pods []*corev1.P
 // note takes pods as they are now. One that was made after the last failure and is
 // ready ends the pause.
 func (p *pause) note(pods []*corev1.Pod, now time.Time) {
+	if p.Last.After(now) { // the clock has been set back
+		p.Last = now
+	}
 	seen := make(map[types.UID]bool)
 	for _, pod := range pods {
 		switch {

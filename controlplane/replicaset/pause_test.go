@@ -11,6 +11,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/hawser-project/hawser/controlplane/children"
 )
 
 // fail has all active pods end.
@@ -95,4 +97,15 @@ func TestPauseForOne(t *testing.T) {
 			}
 		}
 	}, set(3))
+}
+
+// TestPauseAfterClockWasSetBack: pods that fail go on being replaced with pauses, and one that is
+// ready ends them.
+func TestPauseAfterClockWasSetBack(t *testing.T) {
+	now := time.Now()
+	p := &pause{Pause: children.Pause{Failures: 3, Last: now.Add(3 * time.Hour)}}
+	p.note(nil, now)
+	if left := p.Left(10*time.Second, 6*time.Minute, now); left != 40*time.Second {
+		t.Errorf("%v left", left)
+	}
 }
