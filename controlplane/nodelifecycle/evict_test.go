@@ -358,3 +358,28 @@ func TestMoved(t *testing.T) {
 		}
 	})
 }
+
+// TestConditionTakenAway: a node that waits for its taint and then says nothing of its readiness any
+// more takes no turn of the zone's other nodes.
+func TestConditionTakenAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.add("a", named("a", 6)...)
+		w.start()
+		w.until(46 * second)
+		w.post("a01", corev1.ConditionFalse)
+		w.post("a02", corev1.ConditionFalse) // its turn is 10 s after that of the other
+		w.until(56 * second)
+		if n := w.metric("hawser_eviction_waiting_nodes", key("a")); n != 1 {
+			t.Fatalf("%v nodes wait", n)
+		}
+		n := w.node("a02")
+		if _, _, err := w.change("a02", "", n.UID, func(n *corev1.Node) { n.Status.Conditions = nil }); err != nil {
+			t.Fatal(err)
+		}
+		w.until(2 * time.Minute)
+		if n := w.metric("hawser_eviction_waiting_nodes", key("a")); n != 0 {
+			t.Errorf("%v nodes wait", n)
+		}
+	})
+}

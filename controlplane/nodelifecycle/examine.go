@@ -24,6 +24,7 @@ func (r *run) examine(ctx context.Context, s *observation) {
 	s.rec.settled = true
 	s.rec.unready.Store(s.current != "" && s.current != corev1.ConditionTrue)
 	if s.current == "" {
+		r.queues.remove(s.rec.zone, s.node.Name) // each look at it there takes another node's turn
 		if s.first {
 			r.untaint(ctx, s) // what is left from a node of that name
 		}

@@ -128,8 +128,11 @@ func (r *run) taint(ctx context.Context, name string) bool {
 	if apierrors.IsNotFound(err) {
 		return true
 	}
-	if err != nil || readiness(node) == "" {
+	if err != nil {
 		return false
+	}
+	if readiness(node) == "" {
+		return true // it is queued again once it has one and deserves it
 	}
 	var key string
 	changed, err := r.editTaints(ctx, node, func(n *corev1.Node, now metav1.Time) ([]corev1.Taint, bool) {
