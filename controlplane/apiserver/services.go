@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net/netip"
 	"strconv"
-	"sync"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -30,6 +29,10 @@ import (
 // Node ports come from here, as in Kubernetes by default.
 const firstNodePort, lastNodePort = 30000, 32767
 
+// maxNodePorts bounds the ports of a service that may have node ports: each is claimed by a
+// transaction, before the service is validated, and other services wait for that.
+const maxNodePorts = 256
+
 // repairEvery is how often claims are compared with services, when numbers are wanted.
 const repairEvery = 10 * time.Minute
 
@@ -43,15 +46,15 @@ type serviceAllocator struct {
 	services *genericregistry.Store
 	cidr     netip.Prefix
 
-	mu       sync.Mutex
-	repaired time.Time // zero before the first time
+	turn     chan struct{} // a lock, for which a write waits until its request ends; it guards the following
+	repaired time.Time     // zero before the first time
 	ips      *numbers[netip.Addr]
 	ports    *numbers[int32]
 	leaving  map[types.UID]held // what an update about to be stored gives up
 }
 
 func newServiceAllocator(services *genericregistry.Store, client *clientv3.Client, cidr netip.Prefix) *serviceAllocator {
-	a := &serviceAllocator{services: services, cidr: cidr, leaving: make(map[types.UID]held)}
+	a := &serviceAllocator{services: services, cidr: cidr, leaving: make(map[types.UID]held), turn: make(chan struct{}, 1)}
 	a.ips = newNumbers(client, "service-ips", newPool(func(i int) (netip.Addr, bool) { return hostAddr(cidr, i+1) }), netip.ParseAddr)
 	a.ports = newNumbers(client, "node-ports", newPool(func(i int) (int32, bool) { return firstNodePort + int32(i), i <= lastNodePort-firstNodePort }),
 		func(text string) (int32, error) {
@@ -64,6 +67,9 @@ func newServiceAllocator(services *genericregistry.Store, client *clientv3.Clien
 	services.AfterDelete = a.afterDelete
 	return a
 }
+
+func (a *serviceAllocator) lock()   { a.turn <- struct{}{} }
+func (a *serviceAllocator) unlock() { <-a.turn }
 
 func (a *serviceAllocator) family() corev1.IPFamily {
 	if a.cidr.Addr().Is4() {
@@ -85,8 +91,8 @@ func (a *serviceAllocator) afterUpdate(obj runtime.Object, o *metav1.UpdateOptio
 		return
 	}
 	s := obj.(*corev1.Service)
-	a.mu.Lock()
-	defer a.mu.Unlock()
+	a.lock()
+	defer a.unlock()
 	a.releaseLocked(a.leaving[s.UID].without(holdings(s)), s.UID)
 	delete(a.leaving, s.UID)
 }
@@ -96,8 +102,8 @@ func (a *serviceAllocator) afterDelete(obj runtime.Object, o *metav1.DeleteOptio
 		return
 	}
 	s := obj.(*corev1.Service)
-	a.mu.Lock()
-	defer a.mu.Unlock()
+	a.lock()
+	defer a.unlock()
 	a.releaseLocked(holdings(s), s.UID)
 	a.releaseLocked(a.leaving[s.UID], s.UID)
 	delete(a.leaving, s.UID)
@@ -115,8 +121,16 @@ func (a *serviceAllocator) begin(ctx context.Context, s, old *corev1.Service, dr
 	if kinds.HasClusterIP(s) {
 		kinds.ServiceAddresses(s, a.family())
 	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
+	if n := len(s.Spec.Ports); kinds.MayHaveNodePorts(s) && n > maxNodePorts && (old == nil || n > len(old.Spec.Ports)) {
+		errs := field.ErrorList{field.TooMany(field.NewPath("spec", "ports"), n, maxNodePorts)}
+		return nil, apierrors.NewInvalid(corev1.SchemeGroupVersion.WithKind("Service").GroupKind(), s.Name, errs)
+	}
+	select {
+	case a.turn <- struct{}{}:
+	case <-ctx.Done():
+		return nil, apierrors.NewTimeoutError("other services are being given their addresses", 1)
+	}
+	defer a.unlock()
 	if s.UID == "" {
 		return nil, apierrors.NewInternalError(fmt.Errorf("service %s has no uid to claim its addresses by", s.Name))
 	}
@@ -130,8 +144,8 @@ func (a *serviceAllocator) begin(ctx context.Context, s, old *corev1.Service, dr
 	}
 	gone := had.without(holdings(s))
 	return func(_ context.Context, ok bool) {
-		a.mu.Lock()
-		defer a.mu.Unlock()
+		a.lock()
+		defer a.unlock()
 		switch {
 		case !ok || dry:
 			t.undoLocked()
