@@ -13,6 +13,7 @@ package loadbalancer
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -66,6 +67,7 @@ type Controller struct {
 	watched  cache.SharedIndexInformer
 	log      *slog.Logger
 	events   record.EventRecorder
+	told     map[string]string // by Service, why there is no listening; of the one worker
 }
 
 // New returns a controller that watches through d.Informers. It is an error if d.Informers has been shut down.
@@ -75,7 +77,7 @@ func New(d loop.Deps, c Config) (*Controller, error) {
 	if err != nil {
 		return nil, err
 	}
-	ctl := &Controller{cfg: c, services: services.Lister(), slicesOf: of, watched: services.Informer(), events: loop.Recorder(d.Events)}
+	ctl := &Controller{cfg: c, services: services.Lister(), slicesOf: of, watched: services.Informer(), events: loop.Recorder(d.Events), told: make(map[string]string)}
 	ctl.log = loop.Logger(d.Log, ctl.Name())
 	return ctl, nil
 }
@@ -101,17 +103,20 @@ func (c *Controller) sync(ctx context.Context, key string) (time.Duration, error
 	}
 	svc, err := c.services.Services(ns).Get(name)
 	if apierrors.IsNotFound(err) {
+		delete(c.told, key)
 		return 0, c.cfg.Set(ctx, key, nil)
 	}
 	if err != nil {
 		return 0, err
 	}
-	fronts, err := c.fronts(svc)
-	if err != nil {
-		c.tell(svc, err) // which trying again does not change
+	fronts, refused := c.fronts(svc) // which trying again does not change
+	err = c.cfg.Set(ctx, key, fronts)
+	if why := errors.Join(refused, err); why != nil {
+		c.tell(svc, why)
+	} else {
+		delete(c.told, key)
 	}
-	if err := c.cfg.Set(ctx, key, fronts); err != nil {
-		c.tell(svc, err)
+	if err != nil {
 		return again, nil
 	}
 	return 0, nil
@@ -121,7 +126,10 @@ func (c *Controller) sync(ctx context.Context, key string) (time.Duration, error
 func (c *Controller) tell(svc *corev1.Service, err error) {
 	text := strings.Join(strings.Fields(err.Error()), " ")
 	c.events.Eventf(svc, corev1.EventTypeWarning, "ListenFailed", "A server cannot listen for this Service: %s", text)
-	c.log.Warn("no listening for a service", "service", svc.Namespace+"/"+svc.Name, "err", text)
+	if name := svc.Namespace + "/" + svc.Name; c.told[name] != text { // it is tried again and again
+		c.told[name] = text
+		c.log.Warn("no listening for a service", "service", name, "err", text)
+	}
 }
 
 // fronts are the ports of a Service, at the addresses of this server that its status has
