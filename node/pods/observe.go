@@ -16,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/hawser-project/hawser/node/runtime"
+	"github.com/hawser-project/hawser/node/runtime/crilog"
 )
 
 // A container is the state of one container of a pod that the runtime does not keep.
@@ -197,7 +198,7 @@ const (
 
 // terminationMessage reads the termination message of an attempt.
 func (w *worker) terminationMessage(spec *corev1.Container, a *runtime.ContainerStatus) string {
-	data, err := readTail(w.r.places.terminationLog(w.id.UID, a.Name, a.Attempt), maxTermination, false)
+	data, err := readTail(w.r.places.terminationLog(w.id.UID, a.Name, a.Attempt), maxTermination)
 	switch {
 	case err != nil && !errors.Is(err, os.ErrNotExist):
 		return fmt.Sprintf("Error reading termination log: %v", err)
@@ -207,7 +208,7 @@ func (w *worker) terminationMessage(spec *corev1.Container, a *runtime.Container
 		return ""
 	}
 	// A line of a log has up to 50 characters before the text.
-	data, err = readTail(a.LogPath, maxTerminationLog+maxTerminationRow*50, true)
+	data, err = readTail(a.LogPath, maxTerminationLog+maxTerminationRow*50)
 	if err != nil {
 		return ""
 	}
@@ -251,17 +252,15 @@ func logText(data string) []string {
 }
 
 // readTail reads at most n bytes of a file, the first or the last ones.
-func readTail(path string, n int64, last bool) ([]byte, error) {
-	f, err := os.Open(path) //nolint:gosec // of the data directory
+func readTail(path string, n int64) ([]byte, error) {
+	f, err := crilog.Open(path)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	if last {
-		if info, err := f.Stat(); err == nil && info.Size() > n {
-			if _, err := f.Seek(-n, io.SeekEnd); err != nil {
-				return nil, err
-			}
+	if info, err := f.Stat(); err == nil && info.Size() > n {
+		if _, err := f.Seek(-n, io.SeekEnd); err != nil {
+			return nil, err
 		}
 	}
 	return io.ReadAll(io.LimitReader(f, n))

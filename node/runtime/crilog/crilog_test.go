@@ -205,11 +205,17 @@ func TestRotationImpossible(t *testing.T) {
 }
 
 func TestWriterOnFullDisk(t *testing.T) {
-	w, err := Create("/dev/full", 0, 0)
+	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
 	if err != nil {
 		t.Skipf("SKIPPED: no /dev/full: %v", err)
 	}
+	w, err := Create(filepath.Join(t.TempDir(), "0.log"), 0, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
 	defer w.Close()
+	_ = w.f.Close()
+	w.f = full
 	if n, err := w.Stream(Stdout).Write([]byte("lost\n")); n != 5 || err != nil {
 		t.Errorf("write: %d, %v", n, err)
 	}

@@ -12,6 +12,8 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
 // maxFiles bounds the files of one log that are read.
@@ -59,12 +61,27 @@ type openFile struct {
 	info fs.FileInfo
 }
 
-func open(name string) (openFile, error) {
-	f, err := os.Open(name)
+func open(name string) (openFile, error) { return openRegular(name, os.O_RDONLY) }
+
+// Open opens a file of a log for reading. The caller closes it. What is no regular file is an
+// error: pods may write to the directory of logs, and could put a FIFO there, at which opening
+// waits, or a link to what is not theirs.
+func Open(name string) (*os.File, error) {
+	f, err := open(name)
+	return f.File, err
+}
+
+var errNotRegular = errors.New("not a regular file")
+
+func openRegular(name string, flag int) (openFile, error) {
+	f, err := os.OpenFile(name, flag|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o640)
 	if err != nil {
 		return openFile{}, err
 	}
 	info, err := f.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = &fs.PathError{Op: "open", Path: name, Err: errNotRegular}
+	}
 	if err != nil {
 		_ = f.Close()
 		return openFile{}, err

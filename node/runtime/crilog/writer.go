@@ -63,16 +63,11 @@ func Create(path string, maxBytes int64, files int) (*Writer, error) {
 }
 
 func (w *Writer) openLocked() error {
-	f, err := os.OpenFile(w.path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o640)
+	f, err := openRegular(w.path, os.O_CREATE|os.O_WRONLY|os.O_APPEND)
 	if err != nil {
 		return err
 	}
-	info, err := f.Stat()
-	if err != nil {
-		_ = f.Close()
-		return err
-	}
-	w.f, w.size, w.looked = f, info.Size(), time.Now()
+	w.f, w.size, w.looked = f.File, f.info.Size(), time.Now()
 	return nil
 }
 
