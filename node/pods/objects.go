@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 
 	"github.com/hawser-project/hawser/auth/apiclient"
 )
@@ -157,6 +158,11 @@ func (o *objects) Token(ctx context.Context, pod *corev1.Pod, p *corev1.ServiceA
 			return nil, now, err
 		}
 		life := out.Status.ExpirationTimestamp.Sub(now)
+		// That is by two clocks, of which this machine's may be wrong. The life that is asked for is
+		// by none.
+		if s := time.Duration(ptr.Deref(out.Spec.ExpirationSeconds, 0)) * time.Second; s > 0 && (life > s+time.Minute || life <= 0) {
+			life = s
+		}
 		const day = 24 * time.Hour
 		tenth := max(life/10, 1)
 		return out.Status.Token, now.Add(min(8*tenth, day) - rand.N(min(tenth, day/10))), nil
@@ -176,7 +182,7 @@ func (o *objects) load(ctx context.Context, key objectKey, kept *input, read fun
 	}
 	if older != nil {
 		older.used = now
-		if now.Before(older.until) || now.Before(o.silent[key.kind]) {
+		if fresh(older.until, now) || now.Before(o.silent[key.kind]) {
 			defer o.mu.Unlock()
 			return older.have(key)
 		}
@@ -208,6 +214,12 @@ func (o *objects) load(ctx context.Context, key objectKey, kept *input, read fun
 		return older.have(key)
 	}
 	return nil, fmt.Errorf("read %s %s/%s: %w", key.kind, key.namespace, key.name, err)
+}
+
+// fresh reports whether what is good until a time may be used: by the time that the machine was
+// awake, and by its clock, which goes on in a suspended machine and may be set.
+func fresh(until, now time.Time) bool {
+	return now.Before(until) && now.Round(0).Before(until.Round(0))
 }
 
 // answered reports whether err is the server's answer about the object, and not a failure

@@ -183,7 +183,7 @@ func TestTerminationMessageIsText(t *testing.T) {
 		case "binary":
 			_ = os.WriteFile(c.TerminationLog, []byte("a\xffb"), 0o600)
 		case "long":
-			_ = os.WriteFile(c.TerminationLog, []byte(strings.Repeat("x", maxTermination-1)+"é"), 0o600)
+			_ = os.WriteFile(c.TerminationLog, []byte("é"+strings.Repeat("x", maxTermination-1)), 0o600)
 		case "logs":
 			_ = os.WriteFile(c.LogPath, []byte("2026-01-01T00:00:00.0Z stdout F é"+strings.Repeat("x", maxTerminationLog-2)+"\n"), 0o600)
 		}

@@ -273,3 +273,17 @@ func TestRunEndsWithItsContext(t *testing.T) {
 		<-done
 	})
 }
+
+// TestRunAfterClockWasSetBack: a container that started in the future is probed after the delay.
+func TestRunAfterClockWasSetBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		p := corev1.Probe{InitialDelaySeconds: 5}
+		p.Exec = &corev1.ExecAction{Command: []string{"x"}}
+		ok := Target{Exec: func(context.Context, []string, *Output) (int, error) { return 0, nil }}
+		Run(t.Context(), &p, ok, began.Add(5*time.Hour), nil, func(Report) bool { return false })
+		if d := time.Since(began); d != 5*time.Second {
+			t.Errorf("first probed after %v", d)
+		}
+	})
+}

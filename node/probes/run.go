@@ -39,7 +39,8 @@ func Run(ctx context.Context, p *corev1.Probe, t Target, started time.Time, firs
 	if period <= 0 {
 		period = 10 * time.Second
 	}
-	wait := max(time.Until(started.Add(time.Duration(p.InitialDelaySeconds)*time.Second)), 0)
+	delay := time.Duration(p.InitialDelaySeconds) * time.Second
+	wait := min(max(time.Until(started.Add(delay)), 0), delay) // the clock may have been set back since
 	for ctx.Err() == nil {
 		timer := time.NewTimer(wait)
 		select {
