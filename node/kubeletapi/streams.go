@@ -259,7 +259,10 @@ func splice(conn net.Conn, stream io.ReadWriteCloser) error {
 	defer up.Wait()
 	up.Go(func() {
 		// A failure shows on the way down too, if it matters to anybody.
-		if _, err := io.Copy(conn, stream); err == nil {
+		if _, err := io.Copy(conn, stream); err != nil {
+			// What still comes holds up the client's other streams until it is read.
+			_, _ = io.Copy(io.Discard, stream)
+		} else {
 			if cw, ok := conn.(interface{ CloseWrite() error }); ok {
 				_ = cw.CloseWrite()
 			}

@@ -284,7 +284,9 @@ func (x *session) copyIn(tty *os.File, done func()) {
 	}
 	x.r.spawn(func() {
 		// Errors are ignored: the command sees the end of its input, or has closed it.
-		_, _ = io.Copy(to, x.s.In)
+		if _, err := io.Copy(to, x.s.In); err != nil {
+			_, _ = io.Copy(io.Discard, x.s.In) // unread, it would hold up the client's other streams
+		}
 		done()
 		if tty == nil {
 			_ = to.Close()

@@ -397,3 +397,28 @@ func TestAttachLimit(t *testing.T) {
 		t.Errorf("status %+v", st)
 	}
 }
+
+// TestExecReadsOn: input that a command does not read any more is read on: unread, it would hold up
+// the client's other streams, resizes and the end among them.
+func TestExecReadsOn(t *testing.T) {
+	g := newRig(t, Config{Isolation: None})
+	id := g.idle("c")
+	r, w := io.Pipe()
+	sent := make(chan error, 1)
+	go func() {
+		_, err := w.Write(make([]byte, 1<<20))
+		sent <- errors.Join(err, w.Close())
+	}()
+	if code, err := g.Exec(g.ctx, id, []string{"sh", "-c", "exec <&-; sleep 0.2"}, runtime.Stdio{In: r}); err != nil || code != 0 {
+		t.Errorf("%d, %v", code, err)
+	}
+	select {
+	case err := <-sent:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-g.ctx.Done():
+		t.Error("the input is not read")
+		_ = r.Close()
+	}
+}

@@ -53,6 +53,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/hawser-project/hawser/node/runtime"
 )
 
@@ -260,13 +262,14 @@ func (r *Runtime) Info(context.Context) (runtime.Info, error) {
 	return runtime.Info{Name: "process", Version: r.cfg.Version, Dir: r.cfg.DataDir}, nil
 }
 
-// Healthy returns nil while Run runs and the data directory can be written.
+// Healthy returns nil while Run runs and the data directory can be written, or is full: that is
+// told as pressure, and pods that run do without.
 func (r *Runtime) Healthy(ctx context.Context) error {
 	if err := r.wait(ctx); err != nil {
 		return err
 	}
 	probe := filepath.Join(r.cfg.DataDir, "healthy")
-	if err := os.WriteFile(probe, []byte(time.Now().UTC().Format(time.RFC3339)), 0o600); err != nil {
+	if err := os.WriteFile(probe, []byte(time.Now().UTC().Format(time.RFC3339)), 0o600); err != nil && !errors.Is(err, unix.ENOSPC) && !errors.Is(err, unix.EDQUOT) {
 		return fmt.Errorf("process runtime: data directory: %w", err)
 	}
 	return nil
