@@ -133,7 +133,8 @@ func (c *Controller) tell(svc *corev1.Service, err error) {
 }
 
 // fronts are the ports of a Service, at the addresses of this server that its status has
-// for them. A Service with a class is another implementation's. The error names those that are not among Config.Ports.
+// for them. A Service with a class is another implementation's. The error names those that are not
+// among Config.Ports.
 func (c *Controller) fronts(svc *corev1.Service) ([]Front, error) {
 	if svc.Spec.Type != corev1.ServiceTypeLoadBalancer || svc.DeletionTimestamp != nil || svc.Spec.LoadBalancerClass != nil {
 		return nil, nil

@@ -262,10 +262,8 @@ func splice(conn net.Conn, stream io.ReadWriteCloser) error {
 		if _, err := io.Copy(conn, stream); err != nil {
 			// What still comes holds up the client's other streams until it is read.
 			_, _ = io.Copy(io.Discard, stream)
-		} else {
-			if cw, ok := conn.(interface{ CloseWrite() error }); ok {
-				_ = cw.CloseWrite()
-			}
+		} else if cw, ok := conn.(interface{ CloseWrite() error }); ok {
+			_ = cw.CloseWrite()
 		}
 	})
 	_, err := io.Copy(stream, conn)
