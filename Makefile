@@ -33,7 +33,7 @@ demo: build ## the guided tour: a cluster, a pod on a node behind NAT, logs, exe
 
 test: ## everything: unit, conformance, integration, end to end; skipped tests are counted and listed at the end
 	@$(NAMESPACES)
-	$(TESTSUM) --raw-command -- sh -c '$(RACE) -p 3 -parallel 2 -timeout 20m $$($(GO) list ./... | grep -v "/e2e$$" | sort -r); rest=$$?; \
+	$(TESTSUM) --raw-command -- sh -c '$(RACE) -p 3 -parallel 2 -timeout 30m $$($(GO) list ./... | grep -v "/e2e$$" | sort -r); rest=$$?; \
 	  $(RACE) -parallel 5 -timeout 60m ./e2e && exit $$rest'
 
 check: ## unit and conformance tests, without the race detector, in three to four minutes on two cores
