@@ -114,20 +114,6 @@ func TestCrashBackOff(t *testing.T) {
 	})
 }
 
-// TestBackOffOfAnotherClock: a container that ended by a clock that was hours ahead, and has been set
-// since, does not wait for hours.
-func TestBackOffOfAnotherClock(t *testing.T) {
-	now := time.Now()
-	for ahead, waits := range map[time.Duration]bool{8 * time.Hour: false, -time.Second: true, -time.Minute: false} {
-		f := fact{spec: &corev1.Container{Name: "main"}, newest: &runtime.ContainerStatus{State: runtime.Exited, EndedAt: now.Add(ahead)}, delay: 10 * time.Second}
-		s, in := situation{pod: newPod("a", nil), now: now, facts: []fact{f}, prepared: true}, intent{waiting: map[string]blocked{}}
-		s.start(&in, &s.facts[0])
-		if got := in.start == nil; got != waits {
-			t.Errorf("ended %v ahead: it waits until %v", ahead, in.next)
-		}
-	}
-}
-
 func TestBackOffIsForgottenAfterALongRun(t *testing.T) {
 	var long atomic.Bool
 	o := memory.Options{Start: func(runtime.Container) memory.Behaviour {

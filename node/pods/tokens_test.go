@@ -20,7 +20,6 @@ import (
 	apiruntime "k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	k8stesting "k8s.io/client-go/testing"
-	"k8s.io/utils/ptr"
 
 	"github.com/hawser-project/hawser/auth/apiclient"
 	"github.com/hawser-project/hawser/node/runtime/memory"
@@ -161,37 +160,5 @@ func rest(ctx context.Context, d time.Duration) {
 	select {
 	case <-time.After(d):
 	case <-ctx.Done():
-	}
-}
-
-// A skewed API makes tokens of an hour by a clock that is ahead of the node's.
-type skewed struct {
-	ahead time.Duration
-	asked int
-}
-
-func (a *skewed) CreateToken(_ context.Context, _, _ string, r *authv1.TokenRequest) (*authv1.TokenRequest, error) {
-	a.asked++
-	life := time.Duration(*r.Spec.ExpirationSeconds) * time.Second
-	r.Status = authv1.TokenRequestStatus{Token: fmt.Sprint(a.asked), ExpirationTimestamp: metav1.NewTime(time.Now().Add(a.ahead + life))}
-	return r, nil
-}
-
-// TestTokenOfWrongClock: on a machine whose clock is hours off, a token is renewed before it ends.
-func TestTokenOfWrongClock(t *testing.T) {
-	for _, ahead := range []time.Duration{8 * time.Hour, -8 * time.Hour} {
-		synctest.Test(t, func(t *testing.T) {
-			api, pod := &skewed{ahead: ahead}, newPod("a", nil)
-			o := newObjects(&apiclient.API{CreateToken: api.CreateToken}, time.Minute)
-			for range 59 {
-				if _, err := o.Token(t.Context(), pod, &corev1.ServiceAccountTokenProjection{ExpirationSeconds: ptr.To[int64](3600)}, nil); err != nil {
-					t.Fatal(err)
-				}
-				time.Sleep(time.Minute)
-			}
-			if api.asked != 2 {
-				t.Errorf("%v ahead: asked %d times in an hour", ahead, api.asked)
-			}
-		})
 	}
 }
