@@ -14,12 +14,12 @@ type asking struct {
 	done chan struct{} // closed once it is over
 	// Set before that.
 	err  error
-	lost bool // who asked has gone, so nothing is known
+	lost bool // the caller that read has gone: another one reads
 }
 
 // recheck reads the record of a key that does not hold its name by the memory: a node may
 // use its new certificate before the watch has delivered the record. Only a record that was read
-// refuses a key: who comes while it is being read waits, and a failure is everybody's.
+// refuses a key. Callers that come while it is being read wait for that, and share its error.
 func (k *Keeper) recheck(ctx context.Context, name string, key Key, h *holder) error {
 	if h != nil && h.gone {
 		return h.verdict(name, key)

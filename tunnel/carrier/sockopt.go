@@ -92,7 +92,7 @@ func LimitUnsent(c net.Conn, bytes int) {
 
 // DropUnsent makes the close of the TCP connection that c is or wraps, if there is one, drop what is
 // unsent and reset the connection (RFC 9293, section 3.10.5). Without it the kernel goes on
-// sending, and takes the path from whatever replaces the connection.
+// sending, and competes with the connection that replaces this one.
 func DropUnsent(c net.Conn) {
 	if tcp := tcpBelow(c); tcp != nil {
 		_ = tcp.SetLinger(0) // it fails on a broken connection, which has nothing left to send

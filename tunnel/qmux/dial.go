@@ -262,8 +262,8 @@ func (s *Session) doubtLocked(c *conn) {
 	}
 }
 
-// besideDoubtedLocked puts off the next connection beside the first. On a thin path they take it
-// from each other: each doubt would replay what is in flight, and bring another handshake.
+// besideDoubtedLocked puts off the next connection beside the first. On a thin path connections
+// compete: each new one would replay what is in flight, and add a handshake.
 func (p *paths) besideDoubtedLocked(now time.Time) {
 	if now.Sub(p.doubtedAt) > 2*maxGrowBackoff {
 		p.besideDoubts = 0
