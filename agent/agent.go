@@ -105,8 +105,9 @@ type Config struct {
 	// node's identity, and with false when a session begins after that. In between this
 	// agent must not act as the node: the other one does. Servers prefer the agent that was
 	// started last, and refuse the earlier one while the other is connected or may still
-	// run pods. Servers that cannot be reached do not count. A node that a server no longer
-	// admits is fenced, too. It must not block.
+	// run pods. The word of a server that can no longer be reached ends to count once the
+	// Group has a session with another one. A node that a server no longer admits is fenced, too. It must not
+	// block.
 	Fenced func(fenced bool)
 	// Revoked, if not nil, is called when a server says, before this agent or another of its
 	// Group has had a session, that its key no longer owns the node's name: the Node was

@@ -201,6 +201,9 @@ func (k *keeper) failed(server string, err error) time.Duration {
 	} else {
 		wait = k.retry.failed(rand.Float64())
 		k.recordRetryAfter(server, err)
+		if !errors.As(err, new(*tunnel.Goodbye)) && a.shared.inUse() {
+			k.fence(false) // the server that refused the node is out of reach, and another has it
+		}
 	}
 	a.update(func(s *State) {
 		s.Server, s.Err = server, err

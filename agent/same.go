@@ -59,6 +59,18 @@ func (s *shared) enter(l *link, keeps []uint64) *link {
 	return nil
 }
 
+// inUse reports whether one of the recorded sessions is.
+func (s *shared) inUse() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for l := range s.live {
+		if l.inUse() {
+			return true
+		}
+	}
+	return false
+}
+
 // beside adds to keeps, in which an agent lists the sessions that a new one leaves alone, those
 // of all agents: the new one may be with the same server.
 func (s *shared) beside(keeps []uint64) []uint64 {
@@ -92,6 +104,7 @@ func (k *keeper) same(server string, err *sameError) {
 	wait := spread(sameAgain)
 	k.retryAfter[server], k.sameAs[server] = time.Now().Add(wait), err.link
 	k.agent.update(func(s *State) { s.Server, s.Err = server, err })
+	k.fence(false) // its welcome admits the node
 	if k.logged[server].text != err.Error() {
 		k.logged[server] = repeat{text: err.Error(), at: time.Now()}
 		k.agent.log.Info("no second session with one server", slog.String("address", server), slog.String("session", err.link.server))

@@ -36,6 +36,7 @@ type servers struct {
 	net      tunneltest.Network // targets
 	sessions chan *welcomed
 	decision func(n int, h tunnel.Hello) error // of the nth greeting, from 1
+	opinion  func(name string) error           // of the server of that name, of every greeting
 	identity func(name string) string          // of the server of that name; nil means that none says it
 	api      func(name string) dialFunc        // how the server of that name reaches targets; nil, also as a result, means by net
 	group    sync.WaitGroup
@@ -95,6 +96,17 @@ func (h *servers) open(name string) (shut func()) {
 	return func() { cancel(); <-done }
 }
 
+// judge is the answer to the nth greeting, at the server of that name.
+func (h *servers) judge(name string, n int, hello tunnel.Hello) (err error) {
+	if h.opinion != nil {
+		err = h.opinion(name)
+	}
+	if err == nil && h.decision != nil {
+		err = h.decision(n, hello)
+	}
+	return err
+}
+
 func (h *servers) session(ctx context.Context, name string, s tunnel.Session) {
 	g, err := tunnel.Await(ctx, s)
 	if err != nil {
@@ -104,13 +116,11 @@ func (h *servers) session(ctx context.Context, name string, s tunnel.Session) {
 	h.greeted++
 	n := h.greeted
 	h.mu.Unlock()
-	if h.decision != nil {
-		if err := h.decision(n, g.Hello); err != nil {
-			if rerr := g.Refuse(tunnel.GoodbyeOf(err)); rerr != nil {
-				h.t.Error(rerr)
-			}
-			return
+	if err := h.judge(name, n, g.Hello); err != nil {
+		if rerr := g.Refuse(tunnel.GoodbyeOf(err)); rerr != nil {
+			h.t.Error(rerr)
 		}
+		return
 	}
 	welcome := tunnel.Welcome{Session: uint64(n)}
 	if h.identity != nil {
