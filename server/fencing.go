@@ -35,7 +35,7 @@ const (
 	reconnect                // the same instance: it lost the older session, or migrates to this one
 	takeover                 // another instance: the agent was restarted, or cloned
 	stale                    // an older session of the same instance that arrived late
-	fenced                   // an instance that the connected one has superseded
+	fenced                   // an instance that the connected one, or one elsewhere, has superseded
 	barred                   // an instance superseded by one that is not connected but may run pods
 )
 
@@ -51,12 +51,12 @@ func judge(there *tunnel.Hello, superseded []uint64, barredFor time.Duration, he
 		return barred
 	case there == nil:
 		return admit
+	case old: // also of the session that is there: it is about to end
+		return fenced
 	case there.Instance == hello.Instance && hello.Sequence > there.Sequence:
 		return reconnect
 	case there.Instance == hello.Instance:
 		return stale
-	case old:
-		return fenced
 	default:
 		return takeover
 	}
@@ -148,6 +148,9 @@ func (m *member) where() string {
 
 // refuseFenced refuses m: another instance is connected.
 func (h *Hub) refuseFenced(m, there *member) error {
+	if there.hello.Instance == m.hello.Instance {
+		return h.refuseClone(m, "another server", "is connected")
+	}
 	state := "is connected"
 	if l := there.session.Link(); !l.Parked.IsZero() {
 		state = "has been out of reach since " + l.Parked.UTC().Format(time.RFC3339)
@@ -240,7 +243,7 @@ func (e *entry) learn(o *Observation) bool {
 // neither has been or each has been by the other. Servers that cannot hear each other may
 // prefer different instances.
 func (e *entry) yields(here *member, o *Observation) bool {
-	mine := slices.Contains(o.Superseded, here.hello.Instance)
+	mine := slices.Contains(o.Superseded, here.hello.Instance) || slices.Contains(e.superseded, here.hello.Instance)
 	other := slices.Contains(e.superseded, o.Instance) || slices.Contains(o.Superseded, o.Instance)
 	if mine != other {
 		return mine && here.hello.Instance != o.Instance

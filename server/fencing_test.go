@@ -36,10 +36,27 @@ func TestJudge(t *testing.T) {
 		{"same instance, same session", &one, nil, 0, hello(1, 5), stale},
 		{"another instance", &one, nil, 0, hello(2, 1), takeover},
 		{"another instance, others superseded", &one, []uint64{7, 8}, 0, hello(2, 1), takeover},
+		{"same instance, while its session ends for one elsewhere", &one, []uint64{1}, 0, hello(1, 6), fenced},
 		{"a superseded instance", &one, []uint64{7, 2, 8}, 0, hello(2, 900), fenced},
 	} {
 		if got := judge(tc.there, tc.superseded, tc.barredFor, tc.hello); got != tc.want {
 			t.Errorf("%s: %d, want %d", tc.name, got, tc.want)
+		}
+	}
+}
+
+// An instance that is known to be superseded yields to one elsewhere that connected before its
+// latest session, also while that one's server does not know of it.
+func TestSupersededYields(t *testing.T) {
+	now := time.Now()
+	here := &member{hello: tunnel.Hello{Instance: 1, Sequence: 2}, since: now}
+	there := &Observation{Instance: 2, Connected: now.Add(-time.Second), Change: Change{State: Attached}}
+	for _, tc := range []struct {
+		superseded []uint64
+		want       bool
+	}{{nil, false}, {[]uint64{1}, true}, {[]uint64{2}, false}, {[]uint64{1, 2}, false}} {
+		if got := (&entry{superseded: tc.superseded}).yields(here, there); got != tc.want {
+			t.Errorf("with %v superseded it yields: %t, want %t", tc.superseded, got, tc.want)
 		}
 	}
 }
