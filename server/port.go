@@ -87,6 +87,7 @@ func NewPort(c PortConfig) (*Port, error) {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
 	addr := c.Listener.Addr()
+	c.Listener = strangers.Steady(c.Listener, c.Log)
 	p := &Port{
 		config: c, pending: strangers.NewPending(c.MaxPeeking), closed: newPortMetrics(c.Metrics),
 		tunnel: make(map[string]*memnet.Handoff), api: memnet.NewHandoff(addr, handoffs),
@@ -128,12 +129,10 @@ func (p *Port) Run(ctx context.Context) error {
 	defer p.close()
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	pause := time.Duration(0)
 	for {
 		c, err := p.config.Listener.Accept()
 		switch {
 		case err == nil:
-			pause = 0
 			wg.Go(func() { p.sort(ctx, c) })
 			// In a storm of connections, serve those that have sent their ClientHello
 			// before accepting the next, so that they do not lose their place.
@@ -143,15 +142,6 @@ func (p *Port) Run(ctx context.Context) error {
 		case p.refused.Load() && errors.Is(err, net.ErrClosed):
 			<-ctx.Done()
 			return nil
-		case tunnel.CodeOf(err) == tunnel.Busy || tunnel.CodeOf(err) == tunnel.Lost && !errors.Is(err, net.ErrClosed):
-			// Out of file descriptors, or a client that left before it was accepted: the
-			// port itself works.
-			pause = min(max(2*pause, 5*time.Millisecond), time.Second)
-			p.config.Log.Warn("cannot accept a connection", "addr", p.config.Listener.Addr().String(), "err", err, "retry", pause)
-			select {
-			case <-time.After(pause):
-			case <-ctx.Done():
-			}
 		default:
 			return fmt.Errorf("accept on %s: %w", p.config.Listener.Addr(), err)
 		}

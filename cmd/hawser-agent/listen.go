@@ -28,8 +28,6 @@ const (
 	maxPodAPIConns = 32
 	// maxReplaced is how many connections that were replaced may not have ended yet.
 	maxReplaced = 64
-	// acceptPause is how long the port rests when the process is out of file descriptors.
-	acceptPause = 100 * time.Millisecond
 	// answerWithin is how long the API server may take to answer what a client has sent before
 	// connections are made through another server: less than the ten seconds after which
 	// kubelets give up a TLS handshake.
@@ -88,7 +86,8 @@ type apiPort struct {
 
 // run serves until ctx is done, and then cuts what is open.
 func (p *apiPort) run(ctx context.Context) error {
-	stop := context.AfterFunc(ctx, func() { _ = p.listener.Close() })
+	listener := strangers.Steady(p.listener, p.log)
+	stop := context.AfterFunc(ctx, func() { _ = listener.Close() })
 	defer stop()
 	var group sync.WaitGroup
 	defer group.Wait()
@@ -98,20 +97,13 @@ func (p *apiPort) run(ctx context.Context) error {
 	}
 	places, all := strangers.NewPending(limit), make(chan struct{}, limit+maxReplaced)
 	for {
-		c, err := p.listener.Accept()
+		c, err := listener.Accept()
 		switch {
 		case ctx.Err() != nil:
 			if err == nil {
 				_ = c.Close()
 			}
 			return nil
-		case tunnel.CodeOf(err) == tunnel.Busy || tunnel.CodeOf(err) == tunnel.Lost && !errors.Is(err, net.ErrClosed):
-			p.tell("cannot accept a connection", err)
-			select {
-			case <-ctx.Done():
-			case <-time.After(acceptPause):
-			}
-			continue
 		case err != nil:
 			return fmt.Errorf("accept on %s: %w", p.listener.Addr(), err)
 		}

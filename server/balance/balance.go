@@ -52,8 +52,6 @@ const (
 	maxFronts = 1024
 	// maxTries is how many targets are dialed for one connection.
 	maxTries = 3
-	// acceptPause is the time between a failed accept and the next.
-	acceptPause = 50 * time.Millisecond
 )
 
 // A Front is an address at which the Balancer listens.
@@ -162,7 +160,7 @@ func (b *Balancer) listenLocked(ctx context.Context, owner string, f *Front) err
 	if err != nil {
 		return err
 	}
-	l := &listening{owner: owner, listener: ln}
+	l := &listening{owner: owner, listener: strangers.Steady(ln, b.cfg.Log.With("service", owner))}
 	l.cut, l.end = context.WithCancel(context.WithoutCancel(ctx))
 	l.front.Store(f)
 	b.fronts[f.Addr] = l
@@ -197,20 +195,10 @@ func (b *Balancer) Run(ctx context.Context) error {
 func (b *Balancer) accept(l *listening) {
 	for {
 		c, err := l.listener.Accept()
-		f := l.front.Load()
-		if errors.Is(err, net.ErrClosed) {
+		if err != nil {
 			return
 		}
-		if err != nil { // such as no descriptors or no memory, or a firewall's: the next may succeed
-			if more, ok := b.sparse.Allow(f.Addr); ok {
-				b.cfg.Log.Warn("cannot accept a connection to a service", "service", l.owner, "address", f.Addr, "err", err, "others", more)
-			}
-			select {
-			case <-time.After(acceptPause):
-			case <-l.cut.Done():
-			}
-			continue
-		}
+		f := l.front.Load()
 		if !f.serves(source(c)) || b.serving.Load() >= 2*int64(b.cfg.Limit) {
 			b.metrics.refused.Inc()
 			_ = tunnel.Abort(c) // it gets no other answer

@@ -25,6 +25,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/hawser-project/hawser/tunnel"
+	"github.com/hawser-project/hawser/tunnel/strangers"
 	"github.com/hawser-project/hawser/tunnel/tunneltest"
 )
 
@@ -471,6 +472,7 @@ func TestAcceptFails(t *testing.T) {
 	for _, errno := range []syscall.Errno{syscall.ENOMEM, syscall.ENOBUFS, syscall.EPERM, syscall.EMFILE} {
 		l.listener.(*failing).errs = append(l.listener.(*failing).errs, &net.OpError{Op: "accept", Err: os.NewSyscallError("accept4", errno)})
 	}
+	l.listener = strangers.Steady(l.listener, r.cfg.Log)
 	l.cut, l.end = context.WithCancel(context.WithoutCancel(t.Context()))
 	l.front.Store(f)
 	r.Balancer.mu.Lock()
@@ -480,9 +482,11 @@ func TestAcceptFails(t *testing.T) {
 		r.accept(l)
 		_ = ln.Close() // so that a client sees the end
 	})
-	if _, target, err := r.open(f.Addr); err != nil || target != "a" {
-		t.Errorf("%q, %v", target, err)
+	c, target, err := r.open(f.Addr)
+	if err != nil || target != "a" {
+		t.Fatalf("%q, %v", target, err)
 	}
+	_ = c.Close()
 	r.stop()
 	if n := strings.Count(log.String(), "cannot accept"); n != 1 || !strings.Contains(log.String(), "cannot allocate memory") {
 		t.Errorf("%d lines in the log:\n%s", n, &log)

@@ -65,10 +65,6 @@ const (
 	// answerTime is how long data of a target that sends first is held back, so that the
 	// client reads the 200 alone.
 	answerTime = 100 * time.Millisecond
-	// lowestPause and highestPause bound the pause after an Accept that failed for a
-	// temporary reason.
-	lowestPause  = 5 * time.Millisecond
-	highestPause = time.Second
 	// maxTargetText bounds a target in logs and answers.
 	maxTargetText = 300
 )
@@ -127,6 +123,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	defer cut(nil)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	l = strangers.Steady(l, s.cfg.Log)
 	shut := context.AfterFunc(ctx, func() { _ = l.Close() }) // Accept ends
 	f := &front{Server: s, ctx: tunnels}
 	var clients sync.WaitGroup
@@ -149,22 +146,13 @@ type front struct {
 
 // accept serves what l accepts until ctx is done.
 func (f *front) accept(ctx context.Context, l net.Listener, clients *sync.WaitGroup) error {
-	pause := time.Duration(0)
 	for {
 		conn, err := l.Accept()
 		switch {
 		case err == nil:
-			pause = 0
 			clients.Go(func() { f.serve(ctx, conn) })
 		case ctx.Err() != nil:
 			return nil
-		case tunnel.CodeOf(err) == tunnel.Busy, tunnel.CodeOf(err) == tunnel.Lost && !errors.Is(err, net.ErrClosed):
-			// Out of file descriptors, or a client that left before it was accepted.
-			pause = min(max(2*pause, lowestPause), highestPause)
-			select {
-			case <-time.After(pause):
-			case <-ctx.Done():
-			}
 		default:
 			return fmt.Errorf("serve CONNECT: %w", err)
 		}

@@ -162,7 +162,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	client.RegisterProxyServiceServer(srv, f)
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
-		if err := srv.Serve(&arrivals{Listener: l, server: s}); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+		if err := srv.Serve(&arrivals{Listener: strangers.Steady(l, s.cfg.Log), server: s}); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
 			return fmt.Errorf("serve konnectivity: %w", err)
 		}
 		return nil

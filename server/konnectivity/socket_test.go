@@ -9,11 +9,17 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
@@ -198,4 +204,36 @@ func nameOf(s *tls.ConnectionState) string {
 		return ""
 	}
 	return s.PeerCertificates[0].Subject.CommonName
+}
+
+// failsOnce is a listener whose first Accept finds no memory.
+type failsOnce struct {
+	net.Listener
+	failed atomic.Bool
+}
+
+func (l *failsOnce) Accept() (net.Conn, error) {
+	if !l.failed.Swap(true) {
+		return nil, &net.OpError{Op: "accept", Net: "unix", Err: os.NewSyscallError("accept4", syscall.ENOMEM)}
+	}
+	return l.Listener.Accept()
+}
+
+// TestAcceptFails: a failed accept, which grpc takes for the end, is not the front end's.
+func TestAcceptFails(t *testing.T) {
+	s, err := New(Config{Dial: func(context.Context, string, string) (net.Conn, error) { return nil, tunnel.NoNode }, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	socket := filepath.Join(t.TempDir(), "s")
+	l, err := connect.ListenUnix(t.Context(), socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	serveUntilEnd(t, s, &failsOnce{Listener: l})
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if _, err := dialSocket(ctx, socket, "node-1:10250"); err == nil || !strings.Contains(err.Error(), tunnel.NoNode.Error()) {
+		t.Errorf("a dial: %v", err)
+	}
 }

@@ -23,11 +23,6 @@ const (
 	handshakeTimeout = 30 * time.Second
 	// alertTimeout bounds how long a client is read from after an alert was sent to it.
 	alertTimeout = time.Second
-
-	// After a temporary error Accept is tried again with a pause that doubles between
-	// these bounds.
-	lowestPause  = 5 * time.Millisecond
-	highestPause = time.Second
 )
 
 // A listener makes sessions of the connections that it accepts.
@@ -66,7 +61,7 @@ func Listen(ln net.Listener, name string, alpn []string, below func(net.Conn) ne
 		below = func(c net.Conn) net.Conn { return c }
 	}
 	e := newAdmission(maxHandshakes, o.Logger())
-	return &listener{Listener: ln, name: name, tls: conf, below: below, begin: begin, options: o, admission: e}, nil
+	return &listener{Listener: strangers.Steady(ln, o.Logger()), name: name, tls: conf, below: below, begin: begin, options: o, admission: e}, nil
 }
 
 // Transport implements tunnel.Listener.
@@ -91,25 +86,15 @@ func (l *listener) Serve(ctx context.Context, f func(context.Context, tunnel.Ses
 		shut()
 		wg.Wait()
 	}()
-	pause := time.Duration(0)
 	for {
 		c, err := l.Accept()
 		switch {
 		case err == nil:
-			pause = 0
 			if g := l.admission.admit(c); g != nil {
 				wg.Go(func() { l.serve(ctx, g, f) })
 			}
 		case ctx.Err() != nil || errors.Is(err, net.ErrClosed):
 			return nil
-		case tunnel.CodeOf(err) == tunnel.Busy || tunnel.CodeOf(err) == tunnel.Lost:
-			// The process has too many files open, or a client has left already.
-			pause = min(max(2*pause, lowestPause), highestPause)
-			l.options.Logger().Warn("cannot accept a connection", "addr", l.Addr().String(), "err", err, "retry", pause)
-			select {
-			case <-time.After(pause):
-			case <-ctx.Done():
-			}
 		default:
 			return fmt.Errorf("accept: %w", err)
 		}
