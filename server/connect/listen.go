@@ -62,12 +62,16 @@ func (c strict) NetConn() net.Conn { return c.Conn }
 // ListenUnix listens on a socket that only its owner may connect to. It replaces a socket
 // that no process listens on; any other file at path is an error.
 func ListenUnix(ctx context.Context, path string) (net.Listener, error) {
-	if c, err := (&net.Dialer{}).DialContext(ctx, "unix", path); err == nil {
-		_ = c.Close()
-		return nil, fmt.Errorf("%s is in use by another process: stop that one first or choose another path", path)
-	}
 	if err := CheckUnix(path); err != nil {
 		return nil, err
+	}
+	c, err := (&net.Dialer{}).DialContext(ctx, "unix", path)
+	switch {
+	case err == nil:
+		_ = c.Close()
+		return nil, fmt.Errorf("%s is in use by another process: stop that one first or choose another path", path)
+	case !errors.Is(err, syscall.ECONNREFUSED) && !errors.Is(err, fs.ErrNotExist): // a process that is busy, or of another user
+		return nil, fmt.Errorf("%s may be in use by another process: stop that one first or choose another path: %w", path, err)
 	}
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err

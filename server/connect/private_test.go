@@ -54,3 +54,36 @@ func TestUnixSocketIsPrivate(t *testing.T) {
 		t.Errorf("a file: %v", err)
 	}
 }
+
+// TestUnixSocketOfBusyProcess: the socket of a process that does not accept at the moment is left
+// alone.
+func TestUnixSocketOfBusyProcess(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	fd, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer syscall.Close(fd)
+	if err := errors.Join(syscall.Bind(fd, &syscall.SockaddrUnix{Name: path}), syscall.Listen(fd, 0)); err != nil {
+		t.Fatal(err)
+	}
+	c, err := net.Dial("unix", path) // its place in the queue is the only one
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	before, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := ListenUnix(t.Context(), path)
+	if err == nil {
+		_ = l.Close()
+	}
+	if err == nil || !strings.Contains(err.Error(), "may be in use by another process") {
+		t.Errorf("a second listener: %v", err)
+	}
+	if after, err := os.Stat(path); err != nil || !os.SameFile(before, after) {
+		t.Errorf("the file was replaced: %v", err)
+	}
+}
