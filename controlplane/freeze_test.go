@@ -70,7 +70,7 @@ func about(a, b time.Duration) bool { return (a - b).Abs() <= 5*time.Second+down
 // without restarts.
 func TestRestartsBesideTheDead(t *testing.T) {
 	cert, key := authority(t)
-	const end = 15 * time.Minute
+	const end = 9 * time.Minute
 	down := func(p *plant) {
 		p.mu.Lock()
 		defer p.mu.Unlock()
@@ -231,7 +231,7 @@ hawser_eviction_frozen_nodes{reason="SiteLostNetwork"} 2
 // any more, is excused for as long as any other, whatever time it has written.
 func TestTimesOfNodes(t *testing.T) {
 	cert, key := authority(t)
-	const began, kept, end = 100 * time.Second, 20 * time.Minute, 40 * time.Minute
+	const began, kept, end = 100 * time.Second, 8 * time.Minute, 14 * time.Minute
 	for _, restarts := range [][]time.Duration{nil, each(30*time.Second, end), each(2*time.Minute, end)} {
 		synctest.Test(t, func(t *testing.T) {
 			p := newPlant(t, cert, key, "a/a1", "b/b1", "b/b2", "c/c1")

@@ -71,6 +71,7 @@ func (c *cluster) drain(t *testing.T) {
 // The log of a node that has no session with the first server goes on as well, whichever of its
 // servers goes.
 func TestKubectlPastServers(t *testing.T) {
+	t.Parallel()
 	st := startStore(t)
 	first := startUp(t, st.upArgs("--nodes=0")...)
 	a, b, c := first.another(t, "a", st), first.another(t, "b", st), first.another(t, "c", st)

@@ -81,17 +81,17 @@ func build(to, what string, flags ...string) error { return buildFrom("..", to, 
 
 // buildFrom is build, of the module in a directory.
 func buildFrom(from, to, what string, flags ...string) error {
-	// As make build does.
-	args := []string{"build", "-ldflags", "-s -w -X k8s.io/component-base/version.gitVersion=v1.37.2", "-o", filepath.Join(programs.dir, to) + "/"}
+	// As make build does; with -trimpath a package is compiled once for all directories that have
+	// the same, and for tests.
+	args := []string{"build", "-trimpath", "-ldflags", "-s -w -X k8s.io/component-base/version.gitVersion=v1.37.2", "-o", filepath.Join(programs.dir, to) + "/"}
 	for _, f := range flags {
 		if f != "" {
 			args = append(args, f)
 		}
 	}
 	env := os.Environ()
-	if !slices.Contains(flags, "-race") { // which needs cgo, and has the tests' packages
-		// With -trimpath a package is compiled once for all directories that have the same.
-		args, env = append(args, "-trimpath"), append(env, "CGO_ENABLED=0")
+	if !slices.Contains(flags, "-race") { // which needs cgo
+		env = append(env, "CGO_ENABLED=0")
 	}
 	cmd := exec.Command("go", append(args, what)...)
 	cmd.Dir, cmd.Env = from, env

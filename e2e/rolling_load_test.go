@@ -33,7 +33,7 @@ import (
 // A stream has streamLines lines, one each lineEvery: it lasts longer than a server that is
 // told nothing gives it.
 const (
-	streamLines = 80
+	streamLines = 60
 	lineEvery   = 100 * time.Millisecond
 )
 

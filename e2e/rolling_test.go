@@ -20,7 +20,7 @@ import (
 var rollingFlags = []string{"--shutdown-delay-duration=2s", "--shutdown-send-retry-after", "--graceful-shutdown-timeout=30s"}
 
 // between is how long the load goes on between two restarts.
-const between = 3 * time.Second
+const between = 2 * time.Second
 
 // A member is a process of the cluster that is restarted.
 type rollingMember struct {

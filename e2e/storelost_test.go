@@ -40,6 +40,7 @@ const (
 // two are killed: writes fail within a bound and say why, what is open goes on, and all
 // is well when the members are back.
 func TestMemberOfThreeKilled(t *testing.T) {
+	t.Parallel()
 	st := startStore(t)
 	a := startUp(t, st.upArgs("--nodes=1", "--server-arg=--server-id=a")...)
 	servers := []*cluster{a, a.another(t, "b", st), a.another(t, "c", st)}

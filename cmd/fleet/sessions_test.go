@@ -279,7 +279,7 @@ func attached(r Report) int { return r.Sessions - r.Parked }
 // TestCut: every agent's connection is cut; every session that can goes on, and the
 // others begin anew.
 func TestCut(t *testing.T) {
-	const n = 100
+	const n = 40
 	for name, tr := range transports() {
 		t.Run(name, func(t *testing.T) {
 			s := newScene(t, name, n)

@@ -200,8 +200,30 @@ func TestEndlessPages(t *testing.T) {
 		_, _, err = p.List(t.Context(), metav1.ListOptions{LabelSelector: fmt.Sprintf("pages=%d,bytes=%d", pages, bytes)})
 		return n, err
 	}
-	for _, c := range []struct{ pages, bytes, want int }{{300, 1, 200}, {150, 1, 150}, {60, 1 << 20, 32}, {20, 1 << 20, 20}} {
-		n, err := read(manager, c.pages, c.bytes)
+	decoded := func(pages, bytes int) (int, error) { return read(manager, pages, bytes) }
+	// bulk reads pages without decoding them, which takes more than all else.
+	raw := must(kubernetes.NewForConfig(controllers))(t).RESTClient()
+	bulk := func(pages, bytes int) (n int, err error) {
+		for ; n < pages; n++ {
+			if _, err = available(func() ([]byte, error) {
+				r := raw.Get().AbsPath("/apis/"+stuffGroup+"/v1/leaves").Param("labelSelector", fmt.Sprintf("pages=%d,bytes=%d", pages, bytes))
+				if n > 0 {
+					r = r.Param("continue", strconv.Itoa(n))
+				}
+				return r.DoRaw(t.Context())
+			}); err != nil {
+				break
+			}
+		}
+		return n, err
+	}
+	for _, c := range []struct {
+		read               func(pages, bytes int) (int, error)
+		pages, bytes, want int
+	}{
+		{decoded, 300, 1, 200}, {decoded, 150, 1, 150}, {bulk, 60, 1 << 20, 32}, {decoded, 9, 1 << 20, 9},
+	} {
+		n, err := c.read(c.pages, c.bytes)
 		if n > c.want || n < c.want-1 || (err == nil) != (n == c.pages) {
 			t.Errorf("of %d pages of %d bytes %d were read, want %d: %v", c.pages, c.bytes, n, c.want, err)
 		}
@@ -228,6 +250,7 @@ func TestEndlessEvents(t *testing.T) {
 	h := newHoard(t)
 	in := h.begin(t)
 	controllers := as(in.config, "system:kube-controller-manager", "testers")
+	raw := must(kubernetes.NewForConfig(controllers))(t).RESTClient()
 	manager, other, person := h.of(t, controllers, "leaves"), h.of(t, rest.AddUserAgent(controllers, "another"), "leaves"), h.of(t, in.config, "leaves")
 	list := func(of metadata.Getter) {
 		t.Helper()
@@ -254,6 +277,18 @@ func TestEndlessEvents(t *testing.T) {
 		}
 		return n, nil
 	}
+	// bulk is read without decoding, which takes more than all else.
+	bulk := func() (n int, err error) {
+		body, err := available(func() (io.ReadCloser, error) {
+			return raw.Get().AbsPath("/apis/"+stuffGroup+"/v1/leaves").Param("watch", "true").Param("labelSelector", fmt.Sprintf("pages=10,bytes=%d", 1<<20)).Stream(t.Context())
+		})
+		if err != nil {
+			return 0, err
+		}
+		defer body.Close()
+		b, _ := io.ReadAll(body) // the answer may end within an event
+		return bytes.Count(b, []byte("\n")), nil
+	}
 	if n, err := read(manager, 1, 1); n != 1 || err != nil {
 		t.Errorf("%d events without a list before: %v", n, err)
 	}
@@ -264,16 +299,21 @@ func TestEndlessEvents(t *testing.T) {
 	if n := h.taken(t, nil); n > mostSent/2 {
 		t.Errorf("%d bytes of an event were read", n)
 	}
-	for range 2 {
-		list(manager)
-		for i := range 8 {
-			if n, err := read(manager, 10, 1<<20); n < 2 || n > 3 || err != nil {
-				t.Errorf("watch %d had %d events: %v", i, n, err)
-			}
+	list(manager)
+	for i := range 8 {
+		if n, err := bulk(); n < 2 || n > 3 || err != nil {
+			t.Errorf("watch %d had %d events: %v", i, n, err)
 		}
-		if _, err := read(manager, 10, 1<<20); !apierrors.IsResourceExpired(err) {
-			t.Errorf("after 32 MiB: %v", err)
-		}
+	}
+	if _, err := bulk(); !apierrors.IsResourceExpired(err) {
+		t.Errorf("after 32 MiB: %v", err)
+	}
+	if _, err := read(manager, 1, 1); !apierrors.IsResourceExpired(err) {
+		t.Errorf("after 32 MiB a client that decodes: %v", err)
+	}
+	list(manager)
+	if n, err := read(manager, 10, 1<<20); n < 2 || n > 3 || err != nil {
+		t.Errorf("after another list there were %d events: %v", n, err)
 	}
 	if n, err := read(other, 1, 1); n != 1 || err != nil {
 		t.Errorf("%d events for another controller: %v", n, err)
@@ -288,19 +328,20 @@ func TestEndlessEvents(t *testing.T) {
 func TestEndlessObjects(t *testing.T) {
 	h := newHoard(t)
 	in := h.begin(t)
-	things := h.of(t, as(in.config, "system:kube-controller-manager", "testers"), "things")
-	list, err := available(func() (*metav1.PartialObjectMetadataList, error) {
-		return things.List(t.Context(), metav1.ListOptions{})
-	})
+	things := "/apis/" + stuffGroup + "/v1/things"
+	controller := must(kubernetes.NewForConfig(as(in.config, "system:kube-controller-manager", "testers")))(t)
+	list, err := available(func() ([]byte, error) { return controller.RESTClient().Get().AbsPath(things).DoRaw(t.Context()) })
 	if err == nil {
-		t.Errorf("%d objects were read", len(list.Items))
+		t.Errorf("%d bytes of a list were read", len(list))
 	}
 	if n := h.taken(t, err); n > mostSent/2 {
 		t.Errorf("%d bytes were read: %v", n, err)
 	}
-	person := must(kubernetes.NewForConfig(in.config))(t)
+	plain := rest.CopyConfig(in.config)
+	plain.DisableCompression = true
+	person := must(kubernetes.NewForConfig(plain))(t)
 	body := must(available(func() (io.ReadCloser, error) {
-		return person.RESTClient().Get().AbsPath("/apis/" + stuffGroup + "/v1/things").Stream(t.Context())
+		return person.RESTClient().Get().AbsPath(things).Stream(t.Context())
 	}))(t)
 	defer body.Close()
 	if n := must(io.Copy(io.Discard, body))(t); n < mostSent {

@@ -209,7 +209,7 @@ func TestHopelessFlood(t *testing.T) {
 			testPod("firm-2", both(on("node-2"), asks("memory", "1Gi", "cpu", "1"), ranked(2000))))
 		defer b.stop()
 		flood := func(round int) {
-			for i := range 300 {
+			for i := range 150 {
 				b.create(testPod(fmt.Sprint("f", round, "-", i), both(inNamespace("flood"), asks("memory", "4Gi"), ranked(1000))))
 				if i%50 == 0 {
 					synctest.Wait() // the fake watch has room for 100

@@ -42,17 +42,17 @@ func (a *issuing) CreateToken(_ context.Context, _, _ string, r *authv1.TokenReq
 	return r, nil
 }
 
-// TestTokensRotateWithoutASpike: the tokens of 10,000 pods that started at once, on one node or
+// TestTokensRotateWithoutASpike: the tokens of 4,000 pods that started at once, on one node or
 // many, are requested again over a tenth of a token's life: each before four fifths of its life
 // and a refresh of volumes are over, and not much before seven tenths.
 func TestTokensRotateWithoutASpike(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const (
-			pods    = 10_000
+			pods    = 4_000
 			refresh = time.Minute
 			life    = 3607 * time.Second
 			window  = 10 * time.Second
-			most    = 450 // in a window; 277 is the mean over a tenth of the life
+			most    = 200 // in a window; 111 is the mean over a tenth of the life
 		)
 		api := &issuing{life: life}
 		began := time.Now()

@@ -267,7 +267,7 @@ func TestNothingIsLeftBehind(t *testing.T) {
 	}
 	names := slices.Sorted(maps.Keys(endings))
 	t.Run("all", func(t *testing.T) {
-		endsMany(t, 10_000, func(i int) func(near, far tunnel.Stream) { return endings[names[i%len(names)]] })
+		endsMany(t, 3_000, func(i int) func(near, far tunnel.Stream) { return endings[names[i%len(names)]] })
 	})
 }
 
@@ -290,10 +290,10 @@ func endsMany(t *testing.T, n int, end func(i int) func(near, far tunnel.Stream)
 	})
 }
 
-// Dials that are given up before anybody answers leave nothing behind either: 100,000 of
-// them, of which half are not even accepted.
+// Dials that are given up before anybody answers leave nothing behind either: 5,000 of
+// them over each link, and as many that are not even accepted.
 func TestCancelledDials(t *testing.T) {
-	const dialers, each = 50, 500
+	const dialers, each = 50, 100
 	for _, accepted := range []bool{false, true} {
 		t.Run(fmt.Sprintf("accepted=%t", accepted), func(t *testing.T) {
 			eachLink(t, tunnel.Options{}, func(t *testing.T, l *link) {

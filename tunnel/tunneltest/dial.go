@@ -313,7 +313,7 @@ func testAbortBulk(t *testing.T, pair Make) {
 			})
 		}
 		for _, st := range far { // so that all are under way
-			if _, err := io.CopyN(io.Discard, st, 1<<20); err != nil {
+			if _, err := io.CopyN(io.Discard, st, 256<<10); err != nil {
 				t.Error(err)
 			}
 		}

@@ -125,7 +125,7 @@ func testRun(t *testing.T, command func(role string) ([]string, error), rounds i
 	nothingLeft(t)
 	var progress bytes.Buffer
 	report, err := Run(t.Context(), Config{
-		Duration: 100 * time.Millisecond, Rounds: rounds, Transports: transports, Sessions: 40, Streams: 100, Version: "v0", Progress: &progress, Command: command,
+		Duration: 100 * time.Millisecond, Rounds: rounds, Transports: transports, Sessions: 10, Streams: 30, Version: "v0", Progress: &progress, Command: command,
 	})
 	if err != nil {
 		t.Fatalf("%v; after %s", err, &progress)
