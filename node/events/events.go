@@ -29,8 +29,10 @@ import (
 
 const (
 	queueLength = 1000
-	maxTries    = 12
-	retryDelay  = 10 * time.Second
+	// maxLater is how many events are kept to be sent again while others are sent.
+	maxLater   = 100
+	maxTries   = 12
+	retryDelay = 10 * time.Second
 	// maxNamePrefix leaves room for the suffix within the 253 characters of a name.
 	maxNamePrefix = 220
 )
@@ -115,36 +117,65 @@ func (r *Recorder) make(ref corev1.ObjectReference, eventType, reason, message s
 	}
 }
 
+// An attempt is an event that is sent again at a time.
+type attempt struct {
+	result *record.EventCorrelateResult
+	tries  int // so far
+	at     time.Time
+}
+
 // Run sends what is queued until ctx is done. It returns nil then.
 func (r *Recorder) Run(ctx context.Context) error {
+	var later []attempt // in the order of their times
 	for {
+		var due <-chan time.Time
+		if len(later) > 0 {
+			due = time.After(time.Until(later[0].at))
+		}
+		var a attempt
 		select {
 		case <-ctx.Done():
 			return nil
+		case <-due:
+			a, later = later[0], later[1:]
 		case e := <-r.queue:
-			r.send(ctx, e)
+			result, err := r.correlator.EventCorrelate(e)
+			if err != nil {
+				r.lose(e, fmt.Errorf("correlate event: %w", err))
+				continue
+			}
+			if result.Skip {
+				continue
+			}
+			a.result = result
+		}
+		err := r.send(ctx, a.result)
+		switch {
+		case err == nil || ctx.Err() != nil:
+		case a.tries+1 < maxTries && len(later) < maxLater:
+			later = append(later, attempt{a.result, a.tries + 1, time.Now().Add(retryDelay)})
+		default:
+			r.lose(a.result.Event, err)
 		}
 	}
 }
 
-func (r *Recorder) send(ctx context.Context, e *corev1.Event) {
-	res, err := r.correlator.EventCorrelate(e)
-	if err != nil {
-		r.lose(e, fmt.Errorf("correlate event: %w", err))
-		return
-	}
-	if res.Skip {
-		return
-	}
+// send sends an event, and waits while the server is out of reach or has no time. It returns an
+// error that may pass and may concern this event alone: that of a webhook of its namespace.
+func (r *Recorder) send(ctx context.Context, res *record.EventCorrelateResult) error {
+	var err error
 	for try := range maxTries {
 		err = r.write(ctx, res)
-		var status apierrors.APIStatus
+		status, answered := errors.AsType[*apierrors.StatusError](err)
 		switch {
 		case err == nil || ctx.Err() != nil:
-			return
-		case errors.As(err, &status) && status.Status().Code < 500 && !apierrors.IsTooManyRequests(err):
-			r.lose(e, err)
-			return
+			return nil
+		case !answered || apierrors.IsTooManyRequests(err) || apierrors.IsServiceUnavailable(err) || apierrors.IsTimeout(err) || apierrors.IsServerTimeout(err):
+		case status.Status().Code >= 500:
+			return err
+		default:
+			r.lose(res.Event, err)
+			return nil
 		}
 		delay := retryDelay
 		if try == 0 {
@@ -153,11 +184,12 @@ func (r *Recorder) send(ctx context.Context, e *corev1.Event) {
 		}
 		select {
 		case <-ctx.Done():
-			return
+			return nil
 		case <-time.After(delay):
 		}
 	}
-	r.lose(e, err)
+	r.lose(res.Event, err)
+	return nil
 }
 
 func (r *Recorder) write(ctx context.Context, res *record.EventCorrelateResult) error {

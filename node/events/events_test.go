@@ -26,6 +26,7 @@ type memorySink struct {
 	events  map[string]*corev1.Event
 	patches int
 	fail    []error
+	refuses string // a namespace
 	tries   int
 }
 
@@ -44,6 +45,9 @@ func (s *memorySink) Create(_ context.Context, e *corev1.Event, _ metav1.CreateO
 	defer s.mu.Unlock()
 	if err := s.failure(); err != nil {
 		return nil, err
+	}
+	if e.Namespace == s.refuses {
+		return nil, apierrors.NewInternalError(errors.New("failed calling webhook"))
 	}
 	if s.events[e.Name] != nil {
 		return nil, apierrors.NewAlreadyExists(schema.GroupResource{Resource: "events"}, e.Name)
@@ -160,6 +164,33 @@ func TestFailuresAreRetried(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestOneNamespaceIsRefused: what the webhook of a namespace refuses does not hold up the events of
+// others, is tried again, and given up.
+func TestOneNamespaceIsRefused(t *testing.T) {
+	run(t, func(r *Recorder, s *memorySink) {
+		s.refuses = "ns"
+		const many = 2 * maxLater
+		for i := range many {
+			ref := pod
+			ref.Name = fmt.Sprint("p", i)
+			r.Event(ref, corev1.EventTypeNormal, "R", "m")
+		}
+		r.Event(corev1.ObjectReference{Kind: "Node", Name: "n"}, corev1.EventTypeNormal, "R", "m")
+		synctest.Wait()
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if len(s.events) != 1 || r.Dropped() != many-maxLater {
+			t.Errorf("%d events of others are there, %d dropped", len(s.events), r.Dropped())
+		}
+		s.mu.Unlock()
+		<-time.After((maxTries + 1) * retryDelay)
+		s.mu.Lock()
+		if want := many - maxLater + maxLater*maxTries + 1; s.tries != want || r.Dropped() != many {
+			t.Errorf("%d tries, want %d; %d dropped", s.tries, want, r.Dropped())
+		}
+	})
 }
 
 func TestFullQueueDropsTheNewest(t *testing.T) {

@@ -5,10 +5,11 @@ package pods
 import (
 	"errors"
 	"fmt"
-	"os"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/hawser-project/hawser/node/runtime"
 )
 
 // judge starts the pod's end, or moves it forward.
@@ -122,5 +123,5 @@ func (w *worker) clear() error {
 		}
 	}
 	w.r.objects.forget(w.id.UID, max(10*w.r.cfg.VolumeRefresh, time.Hour))
-	return errors.Join(os.RemoveAll(w.r.places.podLogs(w.id)), os.RemoveAll(w.r.places.pod(w.id.UID)))
+	return errors.Join(runtime.RemoveAll(w.r.places.podLogs(w.id)), runtime.RemoveAll(w.r.places.pod(w.id.UID)))
 }

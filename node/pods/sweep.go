@@ -85,7 +85,7 @@ func (r *Runner) remove(ctx context.Context, leftovers map[types.UID][]string) {
 }
 
 // removeDir is a seam of tests.
-var removeDir = os.RemoveAll
+var removeDir = runtime.RemoveAll
 
 // podDirs lists the directories that pods have, those of their logs included.
 func (p places) podDirs() (map[types.UID][]string, error) {
