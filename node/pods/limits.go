@@ -6,6 +6,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	componentresource "k8s.io/component-helpers/resource"
 
+	"github.com/hawser-project/hawser/node/downward"
 	"github.com/hawser-project/hawser/node/runtime"
 )
 
@@ -37,29 +38,13 @@ func podResources(pod *corev1.Pod, maxPIDs int64) runtime.Resources {
 	requests := componentresource.PodRequests(pod, componentresource.PodResourcesOptions{})
 	limits := componentresource.PodLimits(pod, componentresource.PodResourcesOptions{})
 	out := runtime.Resources{CPUShares: shares(requests.Cpu().MilliValue()), PIDs: maxPIDs}
-	if limited(pod, corev1.ResourceMemory) {
+	if downward.Limited(pod, corev1.ResourceMemory) {
 		out.MemoryBytes = limits.Memory().Value()
 	}
-	if limited(pod, corev1.ResourceCPU) {
+	if downward.Limited(pod, corev1.ResourceCPU) {
 		out.CPUMilli = limits.Cpu().MilliValue()
 	}
 	return out
-}
-
-func limited(pod *corev1.Pod, name corev1.ResourceName) bool {
-	if r := pod.Spec.Resources; r != nil {
-		if q := r.Limits[name]; !q.IsZero() {
-			return true
-		}
-	}
-	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
-		for i := range list {
-			if q := list[i].Resources.Limits[name]; q.IsZero() {
-				return false
-			}
-		}
-	}
-	return true
 }
 
 // Scores of oom_score_adj, as the kubelet gives them.

@@ -14,12 +14,16 @@ import (
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	componentresource "k8s.io/component-helpers/resource"
+
+	"github.com/hawser-project/hawser/node/downward"
 )
 
 // emptyDir makes an empty directory that every user may write to. An existing one is
 // left unchanged: containers have written to it. Medium Memory is a tmpfs if this
-// process may mount one, and else a plain directory.
-func emptyDir(dir string, src *corev1.EmptyDirVolumeSource, group *int64) error {
+// process may mount one, of at most that many bytes, and else a plain directory.
+func emptyDir(dir string, src *corev1.EmptyDirVolumeSource, group *int64, most int64) error {
 	_, err := os.Lstat(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		err = makeEmpty(dir, group)
@@ -28,7 +32,7 @@ func emptyDir(dir string, src *corev1.EmptyDirVolumeSource, group *int64) error 
 		return fmt.Errorf("make emptyDir: %w", err)
 	}
 	if src.Medium == corev1.StorageMediumMemory {
-		return mountMemory(dir, src, group)
+		return mountMemory(dir, group, most)
 	}
 	return nil
 }
@@ -60,7 +64,27 @@ func makeEmpty(dir string, group *int64) (err error) {
 	return nil
 }
 
-func mountMemory(dir string, src *corev1.EmptyDirVolumeSource, group *int64) error {
+// memorySize bounds an emptyDir in memory, as the kubelet does: by what the node gives to pods, by the
+// pod's limit of memory and by the volume's. What a container has written there outlives it, and
+// with it its cgroup, so that the limit of the next container does not count it. 0 means no bound.
+func memorySize(pod *corev1.Pod, src *corev1.EmptyDirVolumeSource, f downward.Facts) int64 {
+	size := f.Allocatable.Memory().Value()
+	narrow := func(q *resource.Quantity) {
+		if v := q.Value(); v > 0 && (size == 0 || v < size) {
+			size = v
+		}
+	}
+	if downward.Limited(pod, corev1.ResourceMemory) {
+		limits := componentresource.PodLimits(pod, componentresource.PodResourcesOptions{})
+		narrow(limits.Memory())
+	}
+	if src.SizeLimit != nil {
+		narrow(src.SizeLimit)
+	}
+	return size
+}
+
+func mountMemory(dir string, group *int64, most int64) error {
 	if mounted, err := mountinfo.Mounted(dir); err != nil || mounted {
 		return err
 	}
@@ -68,8 +92,8 @@ func mountMemory(dir string, src *corev1.EmptyDirVolumeSource, group *int64) err
 	if group != nil {
 		options = "mode=02777,gid=" + strconv.FormatInt(*group, 10)
 	}
-	if q := src.SizeLimit; q != nil && q.Value() > 0 {
-		options += ",size=" + strconv.FormatInt(q.Value(), 10)
+	if most > 0 {
+		options += ",size=" + strconv.FormatInt(most, 10)
 	}
 	err := unix.Mount("tmpfs", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, options)
 	if err != nil && !errors.Is(err, unix.EPERM) {

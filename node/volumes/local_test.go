@@ -11,6 +11,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
@@ -267,5 +268,87 @@ func TestTearDownWithoutPrivileges(t *testing.T) {
 	}
 	if _, err := os.Stat(s.volumesDir("u")); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("volumes are left: %v", err)
+	}
+}
+
+// TestSubPathOfFIFO: a volume that is a FIFO is refused; nobody waits for its other end.
+func TestSubPathOfFIFO(t *testing.T) {
+	fifo := filepath.Join(t.TempDir(), "fifo")
+	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s, pod, err := setup(t, &fakeObjects{}, corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: fifo}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	resolved := make(chan error, 1)
+	go func() {
+		_, _, err := s.Resolve(pod, "v", "a")
+		resolved <- err
+	}()
+	select {
+	case err := <-resolved:
+		if !errors.Is(err, syscall.ENOTDIR) {
+			t.Errorf("got %v", err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("it is waited for")
+		f, err := os.OpenFile(fifo, os.O_WRONLY, 0)
+		t.Log(errors.Join(err, f.Close(), <-resolved))
+	}
+}
+
+// TestNewDirectoryIsReplaced: what replaces a directory that was made for a subPath is left alone.
+func TestNewDirectoryIsReplaced(t *testing.T) {
+	dir := t.TempDir()
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	info, err := root.Stat(".")
+	if err = errors.Join(err, syscall.Mkfifo(filepath.Join(dir, "a"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if err := setVolumeMode(root, "a", info); !errors.Is(err, syscall.ENOTDIR) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// TestMemorySize: the smallest of the node's allocatable memory, the pod's limit and the volume's.
+func TestMemorySize(t *testing.T) {
+	memory := func(s string) corev1.ResourceList {
+		if s == "" {
+			return nil
+		}
+		return corev1.ResourceList{corev1.ResourceMemory: resource.MustParse(s)}
+	}
+	for name, tc := range map[string]struct {
+		node, pod, first, second, volume string
+		want                             int64
+	}{
+		"nothing is known":          {},
+		"the node":                  {node: "1Gi", want: 1 << 30},
+		"the pod":                   {node: "1Gi", pod: "64Mi", want: 64 << 20},
+		"its containers":            {node: "1Gi", first: "16Mi", second: "32Mi", want: 48 << 20},
+		"one of them has no limit":  {node: "1Gi", first: "16Mi", want: 1 << 30},
+		"the volume":                {node: "1Gi", pod: "64Mi", volume: "1Mi", want: 1 << 20},
+		"the volume has more":       {node: "1Gi", pod: "64Mi", volume: "2Gi", want: 64 << 20},
+		"the volume, and no others": {volume: "1Mi", want: 1 << 20},
+	} {
+		pod := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{
+			{Name: "a", Resources: corev1.ResourceRequirements{Limits: memory(tc.first)}},
+			{Name: "b", Resources: corev1.ResourceRequirements{Limits: memory(tc.second)}},
+		}}}
+		if tc.pod != "" {
+			pod.Spec.Resources = &corev1.ResourceRequirements{Limits: memory(tc.pod)}
+		}
+		src := &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory}
+		if tc.volume != "" {
+			src.SizeLimit = new(resource.MustParse(tc.volume))
+		}
+		if got := memorySize(pod, src, downward.Facts{Allocatable: memory(tc.node)}); got != tc.want {
+			t.Errorf("%s: %d, want %d", name, got, tc.want)
+		}
 	}
 }

@@ -21,6 +21,7 @@ import (
 	"path/filepath"
 	"slices"
 
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -97,7 +98,7 @@ func (s *Set) setup(ctx context.Context, pod *corev1.Pod, v *corev1.Volume, fact
 	var err error
 	switch src := v.VolumeSource; {
 	case src.EmptyDir != nil:
-		return emptyDir(dir, src.EmptyDir, fsGroup(pod))
+		return emptyDir(dir, src.EmptyDir, fsGroup(pod), memorySize(pod, src.EmptyDir, facts))
 	case src.HostPath != nil:
 		return s.hostPath(src.HostPath)
 	case src.ConfigMap != nil:
@@ -164,8 +165,13 @@ func (s *Set) Resolve(pod *corev1.Pod, volume, subPath string) (base, sub string
 
 // makeBelow makes the directories of sub that are missing in base.
 func makeBelow(base, sub string) error {
-	root, err := os.OpenRoot(base)
+	// OpenRoot would wait for the other end of a FIFO.
+	fd, err := unix.Open(base, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
+		return fmt.Errorf("open volume: %w", &os.PathError{Op: "open", Path: base, Err: err})
+	}
+	root, err := os.OpenRoot(fmt.Sprintf("/proc/self/fd/%d", fd))
+	if err = errors.Join(err, unix.Close(fd)); err != nil {
 		return fmt.Errorf("open volume: %w", err)
 	}
 	defer root.Close() //nolint:errcheck // nothing is written through it
@@ -212,9 +218,9 @@ func eachParent(path string) iter.Seq[string] {
 
 // setVolumeMode gives a new directory the mode of its volume. The kernel has set its
 // group if the volume has one. The directory is opened first, so that a file that
-// replaces it meanwhile is not changed.
+// replaces it meanwhile is not changed, and a FIFO is not waited for.
 func setVolumeMode(root *os.Root, path string, volume fs.FileInfo) error {
-	d, err := root.Open(path)
+	d, err := root.OpenFile(path, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return err
 	}

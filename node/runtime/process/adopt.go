@@ -37,7 +37,7 @@ func lost(s *spec) record {
 	rec.Reason = "ContainerStatusUnknown"
 	rec.Message = "The container could not be located when the pod was terminated: its supervisor was killed or the machine restarted"
 	// If this cannot be written, the next process computes the same record.
-	_ = writeJSON(path, rec)
+	_ = writeRecord(path, rec)
 	return rec
 }
 

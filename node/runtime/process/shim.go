@@ -292,7 +292,7 @@ func (s *shim) supervise() {
 		s.kill.Stop()
 	}
 	s.mu.Unlock()
-	if err := writeJSON(filepath.Join(s.spec.Dir, statusName), r); err != nil {
+	if err := writeRecord(filepath.Join(s.spec.Dir, statusName), r); err != nil {
 		fmt.Fprintln(os.Stderr, "hawser-shim: write status:", err)
 	}
 	close(s.ended)

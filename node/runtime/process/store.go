@@ -101,6 +101,24 @@ func writeJSON(path string, v any) error {
 	return atomicfile.Write(path, b, 0o600)
 }
 
+// writeRecord replaces a container's record. If the disk has no room for another file the record is
+// written over the one before: without it an end would be forgotten with the agent.
+func writeRecord(path string, r record) error {
+	err := writeJSON(path, r)
+	if err == nil {
+		return nil
+	}
+	f, oerr := os.OpenFile(path, os.O_WRONLY, 0)
+	if oerr != nil {
+		return errors.Join(err, oerr)
+	}
+	b, err := json.Marshal(r)
+	if err == nil {
+		_, err = f.Write(b)
+	}
+	return errors.Join(err, f.Truncate(int64(len(b))), f.Sync(), f.Close())
+}
+
 // readSpec reads the spec of the container in dir. Of a spec of a later version it reads
 // only the part that all versions have.
 func readSpec(dir string) (*spec, error) {

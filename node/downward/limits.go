@@ -1,0 +1,21 @@
+package downward
+
+import corev1 "k8s.io/api/core/v1"
+
+// Limited reports whether a pod as a whole has a limit of a resource: one of its own, or one of
+// each of its containers.
+func Limited(pod *corev1.Pod, name corev1.ResourceName) bool {
+	if r := pod.Spec.Resources; r != nil {
+		if q := r.Limits[name]; !q.IsZero() {
+			return true
+		}
+	}
+	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range list {
+			if q := list[i].Resources.Limits[name]; q.IsZero() {
+				return false
+			}
+		}
+	}
+	return true
+}
