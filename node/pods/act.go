@@ -280,6 +280,9 @@ func (w *worker) stop(c *container, st stop) {
 	}
 	hook := c.hooked != id && spec.Lifecycle != nil && spec.Lifecycle.PreStop != nil
 	c.hooked = id
+	if st.replaces {
+		c.replaced = id
+	}
 	w.task(func() func() {
 		if hook {
 			hctx, done := context.WithDeadline(ctx, st.by)

@@ -41,6 +41,8 @@ type fact struct {
 	unhealthy string
 	// grace of a stop for being unhealthy, where the probe has one of its own.
 	grace *time.Duration
+	// replaced is whether the newest attempt was stopped because its definition had changed.
+	replaced bool
 	// delay until a restart, counted from the end of the newest attempt.
 	delay time.Duration
 	// blocked is why the container cannot be started for now.
@@ -88,6 +90,12 @@ func (f *fact) policy(pod *corev1.Pod) corev1.RestartPolicy {
 	return pod.Spec.RestartPolicy
 }
 
+// changed reports whether the definition of the container, which runs, has changed. As in the kubelet,
+// init containers go on.
+func (f *fact) changed() bool {
+	return (f.kind == mainContainer || f.kind == sidecar) && f.newest.Image != f.spec.Image
+}
+
 // ruled reports whether a rule has the container, which has exited, run again whatever its
 // policy is. A container without a policy of its own has no rules.
 func (f *fact) ruled() bool {
@@ -100,7 +108,7 @@ func (f *fact) ruled() bool {
 
 // restarts reports whether the container, which has exited, is to run again.
 func (f *fact) restarts(pod *corev1.Pod) bool {
-	if f.ruled() || f.redone(pod) {
+	if f.replaced || f.ruled() || f.redone(pod) {
 		return true
 	}
 	switch f.policy(pod) {
@@ -158,6 +166,8 @@ type stop struct {
 	*fact
 	by     time.Time
 	reason string // for the event
+	// replaces is whether another attempt follows whatever the restart policy is.
+	replaces bool
 }
 
 // minGrace is the least time between SIGTERM and SIGKILL.
@@ -280,7 +290,7 @@ func (s *situation) keep(in *intent, f *fact) {
 	case f.starting || f.stopping:
 	case f.running():
 		if why, grace := s.replace(f); why != "" {
-			in.stop = append(in.stop, stop{fact: f, by: s.now.Add(grace), reason: why})
+			in.stop = append(in.stop, stop{fact: f, by: s.now.Add(grace), reason: why, replaces: f.changed()})
 		}
 	case f.exited() && !f.restarts(s.pod):
 	default:
@@ -334,13 +344,13 @@ func (s *situation) startingAny() bool {
 func (s *situation) replace(f *fact) (why string, grace time.Duration) {
 	grace = gracePeriod(s.pod)
 	switch {
+	case f.changed():
+		return fmt.Sprintf("Container %s definition changed, will be restarted", f.spec.Name), grace
 	case f.unhealthy != "":
 		if f.grace != nil {
 			grace = max(*f.grace, minGrace)
 		}
 		return fmt.Sprintf("Container %s failed %s, will be restarted", f.spec.Name, f.unhealthy), grace
-	case f.kind != ephemeral && f.newest.Image != f.spec.Image:
-		return fmt.Sprintf("Container %s definition changed, will be restarted", f.spec.Name), grace
 	}
 	return "", 0
 }

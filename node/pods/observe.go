@@ -35,6 +35,7 @@ type container struct {
 	stopAfter   time.Time // a failed stop is not tried again before this time
 	hooked      string    // the attempt whose preStop hook has been run
 	told        string    // the attempt of the last Killing event
+	replaced    string    // the attempt that was stopped because its definition had changed
 
 	delay     time.Duration // of the next restart
 	backedOff int           // the attempt of the last BackOff event
@@ -125,6 +126,7 @@ func (w *worker) fact(now time.Time, spec *corev1.Container, k kind, list []*run
 	}
 	if !f.running() {
 		c.unprobe()
+		f.replaced = f.exited() && f.newest.ID != "" && c.replaced == f.newest.ID
 		if f.exited() && (f.newest.StartedAt.IsZero() || f.newest.EndedAt.Sub(f.newest.StartedAt) < w.r.cfg.CrashReset) {
 			f.delay = c.delay
 		}

@@ -428,18 +428,6 @@ func TestDeadline(t *testing.T) {
 	})
 }
 
-func TestChangedImageRestartsTheContainer(t *testing.T) {
-	inWorld(t, memory.Options{}, func(w *world) {
-		w.create(newPod("a", nil))
-		advance(time.Second)
-		w.update("a", func(p *corev1.Pod) { p.Spec.Containers[0].Image = "busybox:2"; p.Generation = 2 })
-		advance(time.Second)
-		w.wantState("a", "main", "Running")
-		w.wantCalls("start a/main#0", "stop a/main#0 30s", "start a/main#1")
-		w.wantEvent("a Normal Killing Container main definition changed, will be restarted")
-	})
-}
-
 func TestEphemeralContainer(t *testing.T) {
 	inWorld(t, exits(5*time.Second, map[string]int{"debug": 0}), func(w *world) {
 		w.create(newPod("a", nil))

@@ -163,10 +163,13 @@ func (s *StreamWriter) addLocked(now time.Time, text []byte, partial bool) {
 	s.rest = s.rest[:0]
 }
 
-// timeLocked is the time of a line that is written now. It is after those of all earlier lines:
-// readers find a line by its time.
+// clockStep is how far a clock that is set back takes the times of lines with it.
+const clockStep = time.Minute
+
+// timeLocked is the time of a line that is written now. It is after those of all earlier lines, since
+// readers find a line by its time, unless the clock was set back by a clockStep or more.
 func (w *Writer) timeLocked(now time.Time) time.Time {
-	if !now.After(w.last) {
+	if back := w.last.Round(0).Sub(now.Round(0)); back >= 0 && back < clockStep { // by the wall clock
 		now = w.last.Add(time.Nanosecond)
 	}
 	w.last = now
