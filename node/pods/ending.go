@@ -94,7 +94,7 @@ func (w *worker) finish(s situation) bool {
 			return false
 		}
 		return true
-	case w.pod.DeletionTimestamp != nil && w.apiKnown && terminal(w.api.Phase):
+	case w.pod.DeletionTimestamp != nil && w.apiKnown && (terminal(w.api.Phase) || w.rejected.hopeless):
 		w.delete(now)
 	}
 	return false

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -149,7 +150,7 @@ func phaseOf(s situation, in intent) corev1.PodPhase {
 }
 
 func containerStatus(f *fact, s situation, in intent, around surroundings) corev1.ContainerStatus {
-	cs := corev1.ContainerStatus{Name: f.spec.Name, Image: f.spec.Image}
+	cs := corev1.ContainerStatus{Name: f.spec.Name, Image: cut(f.spec.Image, maxStatusImage)}
 	if s := stopSignal(f.spec); s != "" {
 		cs.StopSignal = &s
 	}
@@ -158,9 +159,10 @@ func containerStatus(f *fact, s situation, in intent, around surroundings) corev
 	if n := f.newest; n != nil {
 		cs.RestartCount = int32(n.Attempt) //nolint:gosec // counted up from 0
 		cs.ContainerID = containerID(n, around)
-		cs.Image, cs.ImageID = n.Image, n.Image
+		image := cut(n.Image, maxStatusImage)
+		cs.Image, cs.ImageID = image, image
 		if p := f.previous; p != nil {
-			cs.LastTerminationState.Terminated = terminatedState(p, around)
+			cs.LastTerminationState.Terminated = terminatedState(p, s.pod, around)
 		}
 	}
 	wait, waits := in.waiting[f.spec.Name]
@@ -173,7 +175,7 @@ func containerStatus(f *fact, s situation, in intent, around surroundings) corev
 	case f.running():
 		cs.State.Running = &corev1.ContainerStateRunning{StartedAt: metav1.NewTime(f.newest.StartedAt).Rfc3339Copy()}
 	default:
-		ended := terminatedState(f.newest, around)
+		ended := terminatedState(f.newest, s.pod, around)
 		if !waits && f.newest.ID == "" && f.newest.Reason == reasonStartError && !in.finished && f.restarts(s.pod) {
 			wait, waits = blocked{reason: reasonRunError, message: f.newest.Message}, true
 		}
@@ -209,12 +211,33 @@ func containerID(c *runtime.ContainerStatus, around surroundings) string {
 	return around.runtimeName + "://" + c.ID
 }
 
-func terminatedState(c *runtime.ContainerStatus, around surroundings) *corev1.ContainerStateTerminated {
+const (
+	// maxStatusMessages bounds the termination messages of a pod in its status, in bytes; each
+	// container has an equal share, as in the kubelet.
+	maxStatusMessages = 12 << 10
+	// maxStatusImage bounds an image's name in a status, which has it twice: a specification whose
+	// image is as long as an object may be would have a status that cannot be stored.
+	maxStatusImage = 1 << 10
+)
+
+// cut is at most the first n bytes of s, without a part of a character.
+func cut(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	for n > 0 && !utf8.RuneStart(s[n]) {
+		n--
+	}
+	return s[:n]
+}
+
+func terminatedState(c *runtime.ContainerStatus, pod *corev1.Pod, around surroundings) *corev1.ContainerStateTerminated {
+	share := maxStatusMessages / max(1, len(pod.Spec.InitContainers)+len(pod.Spec.Containers)+len(pod.Spec.EphemeralContainers))
 	t := &corev1.ContainerStateTerminated{
 		ExitCode:    int32(c.ExitCode), //nolint:gosec // at most 255
 		Signal:      int32(c.Signal),   //nolint:gosec // at most 64
 		Reason:      c.Reason,
-		Message:     c.Message,
+		Message:     cut(c.Message, share),
 		ContainerID: containerID(c, around),
 	}
 	if !c.StartedAt.IsZero() {

@@ -61,6 +61,7 @@ type worker struct {
 	api      corev1.PodStatus // the status as the API has it
 	apiKnown bool             // false while api is from the checkpoint
 	wroteAt  time.Time        // when api was last the answer to a write
+	rejected rejection
 	patched  []byte           // the patch that was
 	status   corev1.PodStatus // as last computed
 	saved    checkpoint       // as last written to disk

@@ -62,13 +62,18 @@ func (w *worker) write(now time.Time, pod *corev1.Pod) {
 		return
 	}
 	from := w.object()
-	patch, err := statusPatch(from.UID, &w.api, &pod.Status)
+	status := pod.Status
+	if w.rejected.phaseOnly {
+		status = *w.api.DeepCopy()
+		status.Phase, status.Reason = pod.Status.Phase, pod.Status.Reason
+	}
+	patch, err := statusPatch(from.UID, &w.api, &status)
 	if err != nil {
 		w.log.Error("status cannot be written", "err", err)
 		return
 	}
 	if patch == nil {
-		w.api = pod.Status
+		w.api, w.rejected.phaseOnly = status, false
 		return
 	}
 	w.apiWrite.busy = true
@@ -91,12 +96,17 @@ func (w *worker) wrote(patch []byte, from, out *corev1.Pod, err error) {
 	switch {
 	case w.ctx.Err() != nil:
 	case err == nil && out.UID == from.UID:
-		if bytes.Equal(patch, w.patched) {
+		switch {
+		case w.rejected.phaseOnly: // the rest is tried again
+			w.rejected.phaseOnly = false
+			w.apiWrite.failed(time.Now(), w.r.cfg.WriteRetry)
+		case bytes.Equal(patch, w.patched):
 			// The server accepted the patch and its answer does not contain it: retry with
 			// back-off.
 			w.apiWrite.failed(time.Now(), w.r.cfg.WriteRetry)
-		} else {
+		default:
 			w.apiWrite.succeeded()
+			w.rejected = rejection{}
 		}
 		w.patched = patch
 		if w.news(from, out) {
@@ -106,10 +116,30 @@ func (w *worker) wrote(patch []byte, from, out *corev1.Pod, err error) {
 	case err == nil || apierrors.IsNotFound(err):
 		// Another pod has the name, or none: the watch will report that ours is deleted.
 		w.apiWrite.failed(time.Now(), w.r.cfg.WriteRetry)
+	case apierrors.IsInvalid(err) || apierrors.IsRequestEntityTooLargeError(err): // for good
+		w.apiWrite.failed(time.Now(), w.r.cfg.WriteRetry)
+		w.reject(err)
 	default:
 		w.apiWrite.failed(time.Now(), w.r.cfg.WriteRetry)
 		w.log.Debug("status not written, will try again", "err", err, "in", w.apiWrite.delay)
 	}
+}
+
+// A rejection is that the API server refuses the status for good.
+type rejection struct {
+	text      string // why; empty if it does not
+	phaseOnly bool   // the next patch has the phase and its reason alone
+	hopeless  bool   // that was refused, too
+}
+
+// reject records that a patch was refused for good. The next one has the phase alone, for who waits
+// for the pod's end, and the one after that the whole status again.
+func (w *worker) reject(err error) {
+	r := &w.rejected
+	if r.text != err.Error() {
+		w.log.Warn("the API server refuses the pod's status, will try again", "err", err)
+	}
+	r.text, r.hopeless, r.phaseOnly = err.Error(), r.hopeless || r.phaseOnly, !r.phaseOnly
 }
 
 // news reports whether the answer to a patch that was made of the pod from replaces
