@@ -23,6 +23,8 @@ const (
 	proxyTimeout = 10 * time.Second
 	// maxProxyAnswer bounds the header of a proxy's answer in bytes.
 	maxProxyAnswer = 16 << 10
+	// maxInterim bounds the interim responses before that (RFC 9110, 15.2).
+	maxInterim = 5
 )
 
 // A proxyError is a proxy's refusal.
@@ -127,19 +129,24 @@ func askProxy(c net.Conn, via *url.URL, addr string) error {
 	if _, err := io.WriteString(c, request); err != nil {
 		return fmt.Errorf("send CONNECT: %w", err)
 	}
-	header, err := readHeader(c)
-	if err != nil {
-		return err
+	for range maxInterim {
+		header, err := readHeader(c)
+		if err != nil {
+			return err
+		}
+		resp, err := http.ReadResponse(bufio.NewReader(bytes.NewReader(header)), &http.Request{Method: http.MethodConnect})
+		if err != nil {
+			return fmt.Errorf("what answers is no HTTP proxy: %w", err)
+		}
+		_ = resp.Body.Close() // there is none
+		switch {
+		case resp.StatusCode/100 == 2:
+			return nil
+		case resp.StatusCode/100 != 1 || resp.StatusCode == http.StatusSwitchingProtocols:
+			return &proxyError{proxy: via.Host, server: addr, status: resp.StatusCode, text: resp.Status, sent: auth != ""}
+		}
 	}
-	resp, err := http.ReadResponse(bufio.NewReader(bytes.NewReader(header)), &http.Request{Method: http.MethodConnect})
-	if err != nil {
-		return fmt.Errorf("what answers is no HTTP proxy: %w", err)
-	}
-	_ = resp.Body.Close() // there is none
-	if resp.StatusCode/100 != 2 {
-		return &proxyError{proxy: via.Host, server: addr, status: resp.StatusCode, text: resp.Status, sent: auth != ""}
-	}
-	return nil
+	return fmt.Errorf("proxy sends more than %d interim responses", maxInterim)
 }
 
 // readHeader reads up to and including the empty line that ends an HTTP header,
