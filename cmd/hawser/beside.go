@@ -219,6 +219,9 @@ func (o *besideOptions) client() (*clientrest.Config, error) {
 	if url.Scheme != "https" {
 		return nil, fmt.Errorf("--kubeconfig: server %s: want https://, as whoever reaches --secure-port is handed on to it", c.Host)
 	}
+	if c.Proxy != nil {
+		return nil, errors.New("--kubeconfig: proxy-url: agents reach the API server through the hub, which does not use a proxy for them: run the hub where it reaches the API server, and remove proxy-url")
+	}
 	if c.QPS == 0 {
 		c.QPS, c.Burst = controlplane.DefaultQPS, controlplane.DefaultBurst
 	}

@@ -388,3 +388,22 @@ func TestOpenKubeconfig(t *testing.T) {
 		})
 	}
 }
+
+// TestKubeconfigWithProxy: a proxy that agents could not use is refused when a hub starts.
+func TestKubeconfigWithProxy(t *testing.T) {
+	c := clientcmdapi.NewConfig()
+	c.Clusters["c"], c.AuthInfos["u"] = &clientcmdapi.Cluster{Server: "https://192.0.2.1", ProxyURL: "http://192.0.2.2:3128"}, &clientcmdapi.AuthInfo{}
+	c.Contexts["x"], c.CurrentContext = &clientcmdapi.Context{Cluster: "c", AuthInfo: "u"}, "x"
+	file := filepath.Join(t.TempDir(), "kubeconfig")
+	if err := clientcmd.WriteToFile(*c, file); err != nil {
+		t.Fatal(err)
+	}
+	o, err := parse(t, "--kubeconfig", file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.dataDir = "/dev/null/none"
+	if err = runBeside(t.Context(), o, nil, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "remove proxy-url") {
+		t.Error(err)
+	}
+}
