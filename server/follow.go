@@ -61,8 +61,8 @@ func (s *Followers) take(f *follower, known func() []string) []string {
 	return names
 }
 
-// Follow calls f with names of nodes: first with all of known, then with those that changed
-// since the last call, each once, until ctx is done. Changes do not wait for f; names are
+// Follow calls f with names of nodes: first with all of known, also if there are none, then with
+// those that changed since the last call, each once, until ctx is done. Changes do not wait for f; names are
 // collected while it runs.
 func (s *Followers) Follow(ctx context.Context, known func() []string, f func(nodes []string)) {
 	x := &follower{dirty: make(map[string]struct{}), all: true, wake: make(chan struct{}, 1)}
@@ -78,12 +78,12 @@ func (s *Followers) Follow(ctx context.Context, known func() []string, f func(no
 		defer s.mu.Unlock()
 		delete(s.all, x)
 	}()
-	for {
+	for first := true; ; first = false {
 		select {
 		case <-ctx.Done():
 			return
 		case <-x.wake:
-			if names := s.take(x, known); len(names) > 0 {
+			if names := s.take(x, known); len(names) > 0 || first {
 				f(names)
 			}
 		}

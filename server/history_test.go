@@ -303,6 +303,27 @@ func TestFollow(t *testing.T) {
 	})
 }
 
+// A follower is told once that there is no node.
+func TestFollowNone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var s Followers
+		ctx, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		var told [][]string
+		wg.Go(func() {
+			s.Follow(ctx, func() []string { return nil }, func(names []string) { told = append(told, names) })
+		})
+		synctest.Wait()
+		s.Tell()
+		s.Tell("a")
+		cancel()
+		wg.Wait()
+		if len(told) == 0 || len(told[0]) != 0 {
+			t.Errorf("told %v", told)
+		}
+	})
+}
+
 // A follower that is too far behind gets the state of all nodes.
 func TestFollowOverflow(t *testing.T) {
 	h := newHistory(defaultMaxGone)

@@ -195,10 +195,7 @@ func (v *visit) tell(ctx context.Context, r *tunnel.Request) {
 	defer cancel(nil)
 	wg.Go(func() { v.beat(ctx, write) })
 	hub, complete := v.peers.cfg.Hub(), false
-	if len(hub.Observations()) == 0 { // Follow would report nothing
-		complete = true
-	}
-	write(message{Complete: complete})
+	write(message{}) // that it is heard
 	if err := hub.Follow(ctx, func(nodes []string) {
 		for len(nodes) > 0 {
 			n := min(batch, len(nodes))
