@@ -210,39 +210,24 @@ func CodeOf(err error) Code {
 	if err == nil {
 		return 0
 	}
-	return codeOf(err)
-}
-
-// codeOf is a function of its own because its variables escape to the heap, which dials that
-// succeed avoid.
-func codeOf(err error) Code {
-	var (
-		code  Code
-		errno syscall.Errno
-		dns   *net.DNSError
-		ne    net.Error
-		ae    *net.AddrError
-	)
+	code, isCode := errors.AsType[Code](err)
+	errno, isErrno := errors.AsType[syscall.Errno](err)
+	dns, isDNS := errors.AsType[*net.DNSError](err)
+	ne, isNet := errors.AsType[net.Error](err)
 	switch {
-	case errors.As(err, &code):
+	case isCode:
 		return code
 	case errors.Is(err, context.Canceled):
 		return Canceled
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):
 		return Timeout
-	case errors.As(err, &errno):
-		if c, ok := errnoCodes[errno]; ok {
-			return c
-		}
-		return Internal
-	case errors.As(err, &dns):
-		if dns.IsTimeout {
-			return Timeout
-		}
+	case isErrno:
+		return cmp.Or(errnoCodes[errno], Internal)
+	case isDNS && !dns.IsTimeout:
 		return Unresolved
-	case errors.As(err, &ae):
+	case errors.As(err, new(*net.AddrError)):
 		return Invalid
-	case errors.As(err, &ne) && ne.Timeout():
+	case isNet && ne.Timeout():
 		return Timeout
 	case errors.Is(err, net.ErrClosed):
 		return Lost

@@ -102,8 +102,7 @@ func (e *early) refusalOr(err error) error {
 	if err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
 		return err
 	}
-	var refusal *DialError
-	if errors.As(e.awaitAnswer(), &refusal) && refusal.cause == nil {
+	if refusal, ok := errors.AsType[*DialError](e.awaitAnswer()); ok && refusal.cause == nil {
 		return refusal
 	}
 	return err

@@ -96,8 +96,7 @@ func (d Dial) answered(f frame) error {
 
 // failed ends st, whose dial has failed with err, and makes a DialError of err.
 func (d Dial) failed(st Stream, err error) *DialError {
-	var refusal *DialError
-	if errors.As(err, &refusal) {
+	if refusal, ok := errors.AsType[*DialError](err); ok {
 		_ = st.Close() // the peer has ended its direction, so that an orderly end is enough
 		return refusal
 	}

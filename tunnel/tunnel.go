@@ -263,8 +263,7 @@ type LinkState struct {
 
 // goodbyeIn is the *Goodbye that err wraps, or err if it wraps none.
 func goodbyeIn(err error) error {
-	var bye *Goodbye
-	if errors.As(err, &bye) {
+	if bye, ok := errors.AsType[*Goodbye](err); ok {
 		return bye
 	}
 	return err

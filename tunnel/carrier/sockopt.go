@@ -107,52 +107,45 @@ func QuickAck(c net.Conn) { onTCP(c, func(fd int) { setTCP(fd, unix.TCP_QUICKACK
 // acknowledged something within d: then the path works, even if it is slow. False if that
 // is unknown.
 func Acknowledges(c net.Conn, d time.Duration) bool {
-	info, ok := acknowledged(c)
-	return ok && info.ago < d
+	tcp := infoOf(c)
+	return tcp != nil && milliseconds(tcp.Last_ack_recv) < d
 }
 
 // Delivered says whether the peer's system has acknowledged everything that was written to
 // the TCP connection that c is or wraps. False if that is unknown.
 func Delivered(c net.Conn) bool {
-	info, ok := acknowledged(c)
-	return ok && !info.outstanding && !info.unsent
+	tcp := infoOf(c)
+	return tcp != nil && tcp.Unacked == 0 && tcp.Notsent_bytes == 0
 }
 
 // Stuck says whether sent data is unacknowledged and no acknowledgement was received for d:
 // then the path does not work. False if that is unknown.
 func Stuck(c net.Conn, d time.Duration) bool {
-	info, ok := acknowledged(c)
-	return ok && info.outstanding && info.ago >= d
-}
-
-// An acknowledgement is what the system knows of the peer's (tcp(7), TCP_INFO).
-type acknowledgement struct {
-	outstanding bool          // sent data is unacknowledged
-	unsent      bool          // data waits to be sent
-	ago         time.Duration // since the last one was received
-}
-
-func acknowledged(c net.Conn) (info acknowledgement, ok bool) {
-	onTCP(c, func(fd int) {
-		tcp, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
-		if ok = err == nil; ok {
-			info = acknowledgement{tcp.Unacked > 0, tcp.Notsent_bytes > 0, time.Duration(tcp.Last_ack_recv) * time.Millisecond}
-		}
-	})
-	return info, ok
+	tcp := infoOf(c)
+	return tcp != nil && tcp.Unacked > 0 && milliseconds(tcp.Last_ack_recv) >= d
 }
 
 // unanswered says whether the peer's system has acknowledged something at least d after the last
 // data was received from it, no segment was larger than smallSegment, and less than maxUnanswered
 // was sent. False if that is unknown.
-func unanswered(c net.Conn, d time.Duration) (is bool) {
-	onTCP(c, func(fd int) {
-		tcp, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
-		is = err == nil && tcp.Rcv_mss <= smallSegment && tcp.Bytes_acked < maxUnanswered &&
-			time.Duration(tcp.Last_data_recv)*time.Millisecond >= d+time.Duration(tcp.Last_ack_recv)*time.Millisecond
-	})
-	return is
+func unanswered(c net.Conn, d time.Duration) bool {
+	tcp := infoOf(c)
+	return tcp != nil && tcp.Rcv_mss <= smallSegment && tcp.Bytes_acked < maxUnanswered &&
+		milliseconds(tcp.Last_data_recv) >= d+milliseconds(tcp.Last_ack_recv)
 }
+
+// infoOf is what the system knows of the TCP connection that c is or wraps (tcp(7), TCP_INFO); nil
+// if nothing.
+func infoOf(c net.Conn) (info *unix.TCPInfo) {
+	onTCP(c, func(fd int) {
+		if tcp, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO); err == nil {
+			info = tcp
+		}
+	})
+	return info
+}
+
+func milliseconds(n uint32) time.Duration { return time.Duration(n) * time.Millisecond }
 
 // onTCP calls f with the file descriptor of the TCP connection that c is or wraps, if there is
 // one that is not closed.

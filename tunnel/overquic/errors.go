@@ -27,11 +27,7 @@ const maxReason = 512
 // errors are not wrapped: an idle timeout, for one, is a deadline error, and the session did
 // not miss a deadline.
 func sessionError(err error) error {
-	var (
-		app       *quic.ApplicationError
-		transport *quic.TransportError
-		idle      *quic.IdleTimeoutError
-	)
+	var app *quic.ApplicationError
 	switch {
 	case goodbye(err) != nil:
 		return fmt.Errorf("%w: peer closed the connection: %w", tunnel.Lost, goodbye(err))
@@ -39,9 +35,9 @@ func sessionError(err error) error {
 		return fmt.Errorf("%w: peer closed the connection: %s", tunnel.Lost, clip(app.ErrorMessage))
 	case errors.As(err, &app):
 		return tunnel.ErrSessionClosed
-	case errors.As(err, &transport):
+	case errors.As(err, new(*quic.TransportError)):
 		return fmt.Errorf("%w: connection broke: %w", tunnel.Lost, tlsError(err))
-	case errors.As(err, &idle):
+	case errors.As(err, new(*quic.IdleTimeoutError)):
 		return fmt.Errorf("%w: %v", tunnel.Dead, err) //nolint:errorlint // see above
 	default:
 		return fmt.Errorf("%w: %v", tunnel.Lost, err) //nolint:errorlint // see above
@@ -65,8 +61,7 @@ func tlsError(err error) error {
 	if bye := goodbye(err); bye != nil {
 		return bye
 	}
-	var e *quic.TransportError
-	if errors.As(err, &e) && e.Remote && e.ErrorCode.IsCryptoError() {
+	if e, ok := errors.AsType[*quic.TransportError](err); ok && e.Remote && e.ErrorCode.IsCryptoError() {
 		return &net.OpError{Op: "remote error", Err: tls.AlertError(e.ErrorCode & 0xff)} // RFC 9001, 4.8
 	}
 	return err

@@ -110,8 +110,7 @@ func (st *stream) Write(p []byte) (int, error) {
 func (st *stream) OnReset(f func(error)) (stop func()) {
 	sending := st.quic.Context()
 	disarm := context.AfterFunc(sending, func() {
-		var se *quic.StreamError
-		if errors.As(context.Cause(sending), &se) && se.Remote && se.ErrorCode == codeAborted {
+		if se, ok := errors.AsType[*quic.StreamError](context.Cause(sending)); ok && se.Remote && se.ErrorCode == codeAborted {
 			f(st.opError("read", se))
 		}
 	})

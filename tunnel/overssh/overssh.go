@@ -114,9 +114,8 @@ func readKey(path string) (ssh.Signer, error) {
 		return nil, fmt.Errorf("read ssh key: %w", err)
 	}
 	key, err := ssh.ParsePrivateKey(pem)
-	var locked *ssh.PassphraseMissingError
 	switch {
-	case errors.As(err, &locked):
+	case errors.As(err, new(*ssh.PassphraseMissingError)):
 		return nil, fmt.Errorf("ssh key %s has a passphrase, which nobody can type here: remove it with ssh-keygen -p", path)
 	case err != nil:
 		return nil, fmt.Errorf("ssh key %s: %w", path, err)

@@ -203,8 +203,7 @@ func (s *Session) channel(t target) (*stream, error) {
 	}{t.host, uint32(t.port), "127.0.0.1", 0})
 	ch, requests, err := s.conn.OpenChannel("direct-tcpip", ask)
 	if err != nil {
-		var refusal *ssh.OpenChannelError
-		if errors.As(err, &refusal) {
+		if refusal, ok := errors.AsType[*ssh.OpenChannelError](err); ok {
 			return nil, rejected(refusal)
 		}
 		return nil, s.lost(err)

@@ -210,8 +210,7 @@ func (c *conn) read() {
 // readEnded ends the connection after read has failed with err.
 func (c *conn) readEnded(err error) {
 	c.in.drop()
-	var p *violation
-	if errors.As(err, &p) {
+	if p, ok := errors.AsType[*violation](err); ok {
 		c.s.mu.Lock()
 		c.s.protocolErrorLocked(p)
 		c.s.mu.Unlock()

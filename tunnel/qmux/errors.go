@@ -120,8 +120,7 @@ func superseded() *sessionError {
 // refused refuses a joining that the application does not allow. The peer receives its Code
 // and Text.
 func refused(err error) *sessionError {
-	var code tunnel.Code
-	if errors.As(err, &code) {
+	if code, ok := errors.AsType[tunnel.Code](err); ok {
 		retry, _ := tunnel.RetryAfter(err)
 		return &sessionError{Code: code, Text: err.Error(), retry: retry}
 	}

@@ -171,8 +171,7 @@ func (s *Session) admit(c *conn, j *joining) error {
 // giveUp closes a connection whose handshake has failed with err. A peer that has violated the
 // protocol is told so.
 func (c *conn) giveUp(err error) {
-	var p *violation
-	if errors.As(err, &p) {
+	if p, ok := errors.AsType[*violation](err); ok {
 		c.closeGracefully(closeFrame(p.Code, false, p.Text))
 	} else {
 		c.abort()

@@ -87,8 +87,7 @@ func (r *registry) accept(ctx context.Context, t secured) (*Session, error) {
 		s, err = r.decide(c, theirs)
 	}
 	if err != nil {
-		var e *sessionError
-		if errors.As(err, &e) {
+		if e, ok := errors.AsType[*sessionError](err); ok {
 			c.closeGracefully(closeFrame((&tunnel.Goodbye{Code: e.Code, Retry: e.retry}).ErrorCode(), true, e.Text))
 		} else {
 			c.giveUp(err)

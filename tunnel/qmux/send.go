@@ -392,9 +392,7 @@ func (st *stream) trimLocked() {
 		st.freeLocked(&o.segments[k])
 		k++
 	}
-	if k > 0 {
-		o.segments = slices.Delete(o.segments, 0, k)
-	}
+	o.segments = slices.Delete(o.segments, 0, k)
 	k = 0
 	for k < len(o.runs) && o.runs[k].from < o.base {
 		r := &o.runs[k]
@@ -405,9 +403,7 @@ func (st *stream) trimLocked() {
 		}
 		k++
 	}
-	if k > 0 {
-		o.runs = append(o.runs[:0], o.runs[k:]...)
-	}
+	o.runs = slices.Delete(o.runs, 0, k)
 }
 
 // lostLocked schedules what c has sent, and all after it, for retransmission.
