@@ -163,10 +163,12 @@ func (h *history) versions(name string) []*corev1.Node {
 	return slices.Clip(h.nodes[name])
 }
 
-// latest is the last version of a node so far.
+// latest is the last version of a node so far; an empty one if there is none.
 func (h *history) latest(name string) *corev1.Node {
-	versions := h.versions(name)
-	return versions[len(versions)-1]
+	if versions := h.versions(name); len(versions) > 0 {
+		return versions[len(versions)-1]
+	}
+	return new(corev1.Node)
 }
 
 // pod waits for a version of a pod that is like so and returns the first.

@@ -73,7 +73,7 @@ func ListenUnix(ctx context.Context, path string) (net.Listener, error) {
 	case !errors.Is(err, syscall.ECONNREFUSED) && !errors.Is(err, fs.ErrNotExist): // a process that is busy, or of another user
 		return nil, fmt.Errorf("%s may be in use by another process: stop that one first or choose another path: %w", path, err)
 	}
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err = os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
 	l, err := (&net.ListenConfig{Control: private}).Listen(ctx, "unix", path)
