@@ -306,10 +306,11 @@ func (c *Config) certify(ctx context.Context, server *url.URL, token Token, key 
 }
 
 // named returns a verifier of the API server by what the cluster publishes, and the API
-// server's name. If nothing is published the error is err, which led to the call.
+// server's name. If nothing is published for this machine the error is err, which led to the
+// call.
 func (c *Config) named(ctx context.Context, server string, token Token, err error) (*pinned, string, error) {
 	info, ierr := c.discover(ctx, server, token)
-	if errors.Is(ierr, errNotPublished) {
+	if errors.Is(ierr, errNotPublished) || errors.Is(ierr, errNotReadable) {
 		return nil, "", err
 	}
 	if ierr != nil {

@@ -43,7 +43,8 @@ func (i *Identity) TunnelKnown() bool { return i.tunnel.Load() != nil }
 
 // RefreshTunnel reads the hub's authority from the API server at the hub's port, and not
 // through the tunnel, because the tunnel may need the authority. A hub that does not
-// publish one is verified by the cluster's authorities alone.
+// publish one is verified by the cluster's authorities alone. An authority that is known
+// stays until the API server says that there is none: to be refused is an error.
 func (i *Identity) RefreshTunnel(ctx context.Context) error {
 	var errs []error
 	for _, server := range i.cfg.Servers {
@@ -65,7 +66,8 @@ func (i *Identity) askTunnel(ctx context.Context, server string) ([]*x509.Certif
 	t := i.cfg.transport(i.ClientTLS(i.APIServerName()))
 	defer t.CloseIdleConnections()
 	m, err := publicMap(ctx, t, server, tunnelName)
-	if errors.Is(err, errNotPublished) {
+	known := i.tunnel.Load()
+	if errors.Is(err, errNotPublished) || errors.Is(err, errNotReadable) && (known == nil || len(*known) == 0) {
 		return nil, nil
 	}
 	if err != nil {
