@@ -92,10 +92,12 @@ func (t *trust) known(pins []Pin) bool {
 }
 
 // keepRoot stores the authority by which the node has joined. It removes stored
-// authorities of another cluster.
+// authorities of another cluster. While the cluster's authority is replaced it has two, and
+// root may be either.
 func (c *Config) keepRoot(root *x509.Certificate) error {
-	if have, err := readCerts(c.path(caFile)); err == nil && PinOf(have[0]) == PinOf(root) {
-		return nil // it may be the same key, certified by another
+	pin := []Pin{PinOf(root)} // it may be the same key, certified by another
+	if have, err := readCerts(c.path(caFile)); err == nil && slices.ContainsFunc(have, func(ca *x509.Certificate) bool { return pinsMatch(pin, ca) }) {
+		return nil
 	}
 	for _, name := range []string{clientsFile, formerFile, servingFile, nameFile, tunnelFile} {
 		if err := remove(c.path(name)); err != nil {
