@@ -10,8 +10,9 @@
 //
 // A node whose certificate has expired while it was disconnected is still that node,
 // and its pods continue. So an expired certificate is still an identity. No server
-// admits it, and the Rotation tries to replace it: it joins again if it has a token, and
-// else logs what an administrator can do. The same holds for a node that is not admitted
+// admits it, and the Rotation tries to replace it: it joins again if it has a token, with
+// the key that it has, because that key holds the node's name. Without a token it logs what
+// an administrator can do. The same holds, with another key, for a node that is not admitted
 // any more with a valid certificate (Rotation.Reject): its Node was deleted, it was
 // revoked, or another machine has taken its name.
 //
@@ -111,14 +112,14 @@ func Join(ctx context.Context, c Config) (*Identity, error) {
 	if err := c.canJoin(); err != nil {
 		return nil, err
 	}
-	last, r := "", round{busyUntil: map[string]time.Time{}}
+	have, last, r := c.kept(), "", round{busyUntil: map[string]time.Time{}}
 	patience := time.Time{} // when it ends
 	for wait := retryFirst; ; wait = min(2*wait, retryLimit) {
 		for _, server := range c.Servers {
 			if !r.may(server, time.Now()) {
 				continue
 			}
-			id, err := c.join(ctx, server)
+			id, err := c.join(ctx, server, have)
 			r.note(server, err, time.Now())
 			if err == nil {
 				c.Log.Info("the node has its certificate", "node", c.NodeName, "until", id.expires())
@@ -234,8 +235,9 @@ func (c *Config) pki() string { return filepath.Join(c.Dir, "pki") }
 
 func (c *Config) path(name string) string { return filepath.Join(c.pki(), name) }
 
-// join gets a certificate from one server.
-func (c *Config) join(ctx context.Context, server string) (*Identity, error) {
+// join gets a certificate from one server. have is the node's present certificate, whose key
+// may hold its name; nil means that the node needs another key.
+func (c *Config) join(ctx context.Context, server string, have *tls.Certificate) (*Identity, error) {
 	u, err := parseServer(server)
 	if err != nil {
 		return nil, err
@@ -244,7 +246,7 @@ func (c *Config) join(ctx context.Context, server string) (*Identity, error) {
 	if err != nil {
 		return nil, err
 	}
-	key, err := pendingKey(c.path(pendingFile))
+	key, err := c.joinKey(have)
 	if err != nil {
 		return nil, err
 	}
@@ -283,7 +285,7 @@ func (c *Config) cannotJoin(server string, token Token, err error) error {
 		return clock
 	case errors.As(err, &denied), errors.Is(err, errNotOurs):
 		// The name of a request depends on its key: another try needs another key.
-		return errors.Join(err, remove(c.path(pendingFile)))
+		return errors.Join(err, c.changeKey())
 	case apierrors.IsUnauthorized(err):
 		return fmt.Errorf("%w (token id %s at %s)", ErrTokenRejected, token.ID, server)
 	}

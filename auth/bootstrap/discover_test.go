@@ -81,7 +81,7 @@ func TestJoinBesideACluster(t *testing.T) {
 	if got := again(t, c).APIServerName(); got != "api.internal" {
 		t.Errorf("after a start the API server is called %q", got)
 	}
-	if err := id.rejoin(t.Context()); err == nil || !strings.Contains(err.Error(), "no CA was shown") {
+	if err := id.rejoin(t.Context(), nil); err == nil || !strings.Contains(err.Error(), "no CA was shown") {
 		t.Errorf("joining anew where nothing is published any more: %v", err)
 	}
 }
@@ -134,7 +134,7 @@ func TestJoinBesideIsRefused(t *testing.T) {
 			if err := c.check(); err != nil {
 				t.Fatal(err)
 			}
-			id, err := c.join(t.Context(), c.Servers[0])
+			id, err := c.join(t.Context(), c.Servers[0], nil)
 			if tt.want != "" {
 				if err == nil || !strings.Contains(err.Error(), tt.want) || strings.Contains(err.Error(), c.Token.Secret) {
 					t.Errorf("got %v, want %q", err, tt.want)

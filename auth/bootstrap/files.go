@@ -56,6 +56,44 @@ func pendingKey(path string) (*ecdsa.PrivateKey, error) {
 	return key, writeFile(path, data, 0o600)
 }
 
+// kept returns the stored certificate if it is the node's, whether it is valid or not; nil if
+// there is none.
+func (c *Config) kept() *tls.Certificate {
+	pair, err := readPair(c.path(clientFile))
+	if err != nil {
+		return nil
+	}
+	if name, err := auth.NodeName(pair.Leaf); err != nil || name != c.NodeName {
+		return nil
+	}
+	return pair
+}
+
+// joinKey returns the key to join with. It is that of have if there is no pending key: the
+// cluster may know the node by it, and then gives the node's name to no other.
+func (c *Config) joinKey(have *tls.Certificate) (*ecdsa.PrivateKey, error) {
+	path := c.path(pendingFile)
+	if have != nil {
+		key, ok := have.PrivateKey.(*ecdsa.PrivateKey)
+		if _, err := os.Lstat(path); ok && errors.Is(err, os.ErrNotExist) {
+			return key, nil
+		}
+	}
+	return pendingKey(path)
+}
+
+// changeKey has the next try to join use another key than the last one, which was refused.
+// After a pending key that is the one of the present certificate, if there is one, and after
+// that a new one.
+func (c *Config) changeKey() error {
+	path := c.path(pendingFile)
+	if _, err := os.Lstat(path); errors.Is(err, os.ErrNotExist) {
+		_, err = pendingKey(path)
+		return err
+	}
+	return remove(path)
+}
+
 func encodeKey(key *ecdsa.PrivateKey) ([]byte, error) {
 	der, err := x509.MarshalECPrivateKey(key)
 	if err != nil {

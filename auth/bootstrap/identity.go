@@ -56,8 +56,9 @@ func (i *Identity) APIServerName() string { return cmp.Or(i.cfg.apiServerName(),
 func (i *Identity) expires() time.Time { return i.cert.Load().Leaf.NotAfter }
 
 // rejoin gets a certificate as a new machine does, from the first server that gives one.
-// The cluster must be the same one.
-func (i *Identity) rejoin(ctx context.Context) error {
+// The cluster must be the same one. have is the certificate whose key may go on; nil means
+// that the node needs another key.
+func (i *Identity) rejoin(ctx context.Context, have *tls.Certificate) error {
 	c := i.cfg
 	c.Pins = nil
 	for _, root := range i.trust.Load().roots {
@@ -65,7 +66,7 @@ func (i *Identity) rejoin(ctx context.Context) error {
 	}
 	var last error
 	for _, server := range c.Servers {
-		again, err := c.join(ctx, server)
+		again, err := c.join(ctx, server, have)
 		if err == nil {
 			i.cert.Store(again.cert.Load())
 			return nil

@@ -332,7 +332,7 @@ func (n *renewal) replace(ctx context.Context) error {
 		if _, err := id.cfg.token(); err != nil {
 			return &rejectedError{err}
 		}
-		if err := id.rejoin(ctx); err != nil {
+		if err := id.rejoin(ctx, nil); err != nil {
 			return &rejectedError{err}
 		}
 		n.renewed()
@@ -345,7 +345,8 @@ func (n *renewal) replace(ctx context.Context) error {
 	_, none := id.cfg.token()
 	var err error
 	if none == nil {
-		if err = id.rejoin(ctx); err == nil {
+		// The name is still held by the key: another one would be denied.
+		if err = id.rejoin(ctx, id.cert.Load()); err == nil {
 			n.renewed()
 		}
 	} else if err = n.request(ctx); err != nil {
