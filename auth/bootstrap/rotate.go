@@ -59,6 +59,8 @@ type Rotation struct {
 	client  *renewal
 	serving *renewal
 	cert    atomic.Pointer[tls.Certificate] // the serving one
+	// replaced is when the client certificate was replaced last, nil if it was not.
+	replaced atomic.Pointer[time.Time]
 }
 
 // ErrNoServingCertificate means that the node has no serving certificate yet.
@@ -124,8 +126,19 @@ func (r *Rotation) ServerTLS() *tls.Config {
 }
 
 // Reject records that a server does not admit the node with its client certificate. Then
-// another certificate is requested with a join token. It does not block.
-func (r *Rotation) Reject() { r.client.rejected.Store(r.cfg.Identity.cert.Load()) }
+// another certificate is requested with a join token, until the node is admitted. An attempt
+// that began before the certificate was replaced says nothing about the present one. Reject
+// does not block.
+func (r *Rotation) Reject(began time.Time) {
+	pair := r.cfg.Identity.cert.Load()
+	if at := r.replaced.Load(); at == nil || began.After(*at) {
+		r.client.rejected.Store(pair)
+	}
+}
+
+// Admitted records that a server admits the node, which a server may have rejected before.
+// It does not block.
+func (r *Rotation) Admitted() { r.client.rejected.Store(nil) }
 
 // Client returns the client certificate of the node.
 func (r *Rotation) Client() *x509.Certificate { return r.cfg.Identity.cert.Load().Leaf }
@@ -403,9 +416,14 @@ func (n *renewal) request(ctx context.Context) error {
 	return nil
 }
 
-// renewed calls RotationConfig.Renewed.
+// renewed calls RotationConfig.Renewed if the client certificate has been replaced.
 func (n *renewal) renewed() {
-	if f := n.rotation.cfg.Renewed; f != nil && n.kind.signer == clientCertificate.signer {
+	if n.kind.signer != clientCertificate.signer {
+		return
+	}
+	now := time.Now()
+	n.rotation.replaced.Store(&now)
+	if f := n.rotation.cfg.Renewed; f != nil {
 		f()
 	}
 }
