@@ -235,9 +235,25 @@ func (c *Config) pki() string { return filepath.Join(c.Dir, "pki") }
 
 func (c *Config) path(name string) string { return filepath.Join(c.pki(), name) }
 
-// join gets a certificate from one server. have is the node's present certificate, whose key
-// may hold its name; nil means that the node needs another key.
+// join gets a certificate from one server and stores it. have is as with obtain.
 func (c *Config) join(ctx context.Context, server string, have *tls.Certificate) (*Identity, error) {
+	data, err := c.obtain(ctx, server, have)
+	if err != nil {
+		return nil, err
+	}
+	if err := writeFile(c.path(clientFile), data, 0o600); err != nil {
+		return nil, err
+	}
+	if err := remove(c.path(pendingFile)); err != nil {
+		return nil, err
+	}
+	return load(c)
+}
+
+// obtain gets a certificate from one server and returns it with its key, PEM encoded. have is
+// the node's present certificate, whose key may hold its name; nil means that the node needs
+// another key.
+func (c *Config) obtain(ctx context.Context, server string, have *tls.Certificate) ([]byte, error) {
 	u, err := parseServer(server)
 	if err != nil {
 		return nil, err
@@ -262,13 +278,7 @@ func (c *Config) join(ctx context.Context, server string, have *tls.Certificate)
 			return nil, err
 		}
 	}
-	if err := writePair(c.path(clientFile), cert, key); err != nil {
-		return nil, err
-	}
-	if err := remove(c.path(pendingFile)); err != nil {
-		return nil, err
-	}
-	return load(c)
+	return encodePair(cert, key)
 }
 
 // cannotJoin turns err into the error of Join.
@@ -419,7 +429,7 @@ func load(c *Config) (*Identity, error) {
 		c.Log.Warn("the node's certificate is of no use now, going on with what this machine has", "node", c.NodeName,
 			"err", &ClockError{What: "the node's certificate", Now: now, From: pair.Leaf.NotBefore, Until: pair.Leaf.NotAfter})
 	}
-	id := &Identity{cfg: *c}
+	id := &Identity{cfg: *c, onDisk: stored}
 	id.trust.Store(stored)
 	id.cert.Store(pair)
 	id.loadTunnel()

@@ -81,7 +81,7 @@ func TestJoinBesideACluster(t *testing.T) {
 	if got := again(t, c).APIServerName(); got != "api.internal" {
 		t.Errorf("after a start the API server is called %q", got)
 	}
-	if err := id.rejoin(t.Context(), nil); err == nil || !strings.Contains(err.Error(), "no CA was shown") {
+	if _, err := id.rejoin(t.Context(), nil); err == nil || !strings.Contains(err.Error(), "no CA was shown") {
 		t.Errorf("joining anew where nothing is published any more: %v", err)
 	}
 }
@@ -168,6 +168,13 @@ func TestTunnelAuthority(t *testing.T) {
 	if id.TunnelKnown() {
 		t.Error("known before it was asked for")
 	}
+	free := blocked(t, c.path(tunnelFile))
+	for range 2 {
+		if err := id.RefreshTunnel(t.Context()); err == nil || !id.TunnelKnown() {
+			t.Errorf("while it cannot be written: %v", err)
+		}
+	}
+	free()
 	if err := id.RefreshTunnel(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -148,6 +148,25 @@ func TestExpiredNodeJoinsAnew(t *testing.T) {
 	}
 }
 
+// It needs no disk for that: the certificate is used though it cannot be written.
+func TestExpiredNodeWithFullDisk(t *testing.T) {
+	ca := newAuthority(t)
+	c := newServer(t, ca, nil).config()
+	outlived(t, &c, ca)
+	id, err := Join(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := NewRotation(RotationConfig{Identity: id, Requests: &memoryRequests{t: t}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer blocked(t, c.path(clientFile))()
+	if err := r.client.replace(t.Context()); err != nil || time.Now().After(id.expires()) {
+		t.Errorf("a certificate until %v, %v", id.expires(), err)
+	}
+}
+
 // A node that has lost the file with the cluster's CA joins again with the key that it has.
 func TestNodeWithoutCAJoinsAnew(t *testing.T) {
 	ca := newAuthority(t)
@@ -177,7 +196,7 @@ func TestExpiredNodeIsDenied(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 4 {
-		if err := id.rejoin(t.Context(), id.cert.Load()); !errors.As(err, new(*DeniedError)) {
+		if _, err := id.rejoin(t.Context(), id.cert.Load()); !errors.As(err, new(*DeniedError)) {
 			t.Errorf("error %v", err)
 		}
 		clear(s.csrs) // cleaned away

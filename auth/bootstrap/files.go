@@ -11,8 +11,10 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/hawser-project/hawser/auth"
 	"github.com/hawser-project/hawser/auth/atomicfile"
@@ -113,11 +115,20 @@ func encodeCerts(list ...*x509.Certificate) []byte {
 // writePair writes a certificate (PEM, with its chain) and its key to one file, so that
 // they are replaced together.
 func writePair(path string, cert []byte, key *ecdsa.PrivateKey) error {
-	data, err := encodeKey(key)
+	data, err := encodePair(cert, key)
 	if err != nil {
 		return err
 	}
-	return writeFile(path, append(append([]byte(nil), cert...), data...), 0o600)
+	return writeFile(path, data, 0o600)
+}
+
+// encodePair is the content of such a file.
+func encodePair(cert []byte, key *ecdsa.PrivateKey) ([]byte, error) {
+	data, err := encodeKey(key)
+	if err != nil {
+		return nil, err
+	}
+	return slices.Concat(cert, data), nil
 }
 
 func readPair(path string) (*tls.Certificate, error) {
@@ -145,16 +156,27 @@ func readCerts(path string) ([]*x509.Certificate, error) {
 	return list, nil
 }
 
-// writeFile replaces a file, and makes its directory.
+// writeFile replaces a file, and makes its directory. The error's text has no name of a file
+// that is there for a moment, so that it is the same each time.
 func writeFile(path string, data []byte, mode os.FileMode) error {
 	err := os.MkdirAll(filepath.Dir(path), 0o700)
 	if err == nil {
 		err = atomicfile.Write(path, data, mode)
 	}
-	if err != nil {
-		return fmt.Errorf("write %s: %w", filepath.Base(path), err)
+	if err == nil {
+		return nil
 	}
-	return nil
+	var (
+		one *fs.PathError
+		two *os.LinkError
+	)
+	switch {
+	case errors.As(err, &one):
+		err = one.Err
+	case errors.As(err, &two):
+		err = two.Err
+	}
+	return fmt.Errorf("write %s: %w", path, err)
 }
 
 func remove(path string) error {

@@ -213,6 +213,9 @@ type renewal struct {
 	// rejected is the certificate that a server did not admit.
 	rejected atomic.Pointer[tls.Certificate]
 
+	unsaved []byte // the certificate and key while the file does not have them, PEM encoded
+	told    bool   // whether it was logged that they cannot be written
+
 	at    time.Time         // when to renew of
 	of    *x509.Certificate // the certificate that is for
 	by    *x509.Certificate // the authority that of has been compared with
@@ -226,6 +229,7 @@ func (n *renewal) run(ctx context.Context) {
 		if n.due(time.Now()) {
 			n.renew(ctx)
 		}
+		n.keep()
 		select {
 		case <-ctx.Done():
 			return
@@ -336,7 +340,7 @@ func (n *renewal) renew(ctx context.Context) {
 	}
 }
 
-// replace gets a new certificate and stores it. The server must admit the node for that.
+// replace gets a new certificate and takes it into use. The server must admit the node for that.
 // If the client certificate has expired, or is not admitted any more, a token is needed,
 // unless only this machine's clock is wrong.
 func (n *renewal) replace(ctx context.Context) error {
@@ -345,11 +349,11 @@ func (n *renewal) replace(ctx context.Context) error {
 		if _, err := id.cfg.token(); err != nil {
 			return &rejectedError{err}
 		}
-		if err := id.rejoin(ctx, nil); err != nil {
+		data, err := id.rejoin(ctx, nil)
+		if err != nil {
 			return &rejectedError{err}
 		}
-		n.renewed()
-		return nil
+		return n.use(data)
 	}
 	until := id.expires()
 	if n.kind.signer != clientCertificate.signer || !time.Now().After(until) {
@@ -359,8 +363,9 @@ func (n *renewal) replace(ctx context.Context) error {
 	var err error
 	if none == nil {
 		// The name is still held by the key: another one would be denied.
-		if err = id.rejoin(ctx, id.cert.Load()); err == nil {
-			n.renewed()
+		var data []byte
+		if data, err = id.rejoin(ctx, id.cert.Load()); err == nil {
+			err = n.use(data)
 		}
 	} else if err = n.request(ctx); err != nil {
 		err = fmt.Errorf("%w; %w", err, none)
@@ -404,16 +409,43 @@ func (n *renewal) request(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err = writePair(n.file, data, r.key); err != nil {
+	if data, err = encodePair(data, r.key); err != nil {
 		return err
 	}
-	pair, err := readPair(n.file)
+	return n.use(data)
+}
+
+// use takes a certificate with its key, PEM encoded, into use, and stores it. That it cannot
+// be written is no error: keep tries again.
+func (n *renewal) use(data []byte) error {
+	pair, err := tls.X509KeyPair(data, data)
 	if err != nil {
-		return err
+		return fmt.Errorf("use the %s: %w", n.what, err)
 	}
-	n.cert.Store(pair)
+	n.cert.Store(&pair)
+	n.unsaved = data
+	n.keep()
 	n.renewed()
 	return nil
+}
+
+// keep writes the certificate if that is still to do. The first failure is logged.
+func (n *renewal) keep() {
+	if n.unsaved == nil {
+		return
+	}
+	err := writeFile(n.file, n.unsaved, 0o600)
+	if err == nil && n.kind.signer == clientCertificate.signer {
+		err = remove(n.rotation.cfg.Identity.cfg.path(pendingFile))
+	}
+	if err == nil {
+		n.unsaved, n.told = nil, false
+		return
+	}
+	if !n.told {
+		n.told = true
+		n.rotation.cfg.Log.Warn("the new "+n.what+" is in use, and cannot be kept for the next start; will keep trying", "node", n.rotation.cfg.Identity.NodeName(), "err", err)
+	}
 }
 
 // renewed calls RotationConfig.Renewed if the client certificate has been replaced.

@@ -80,16 +80,23 @@ func (i *Identity) askTunnel(ctx context.Context, server string) ([]*x509.Certif
 	return list, nil
 }
 
-// setTunnel trusts and stores list.
+// setTunnel trusts and stores list. It is trusted though it cannot be written, which the next
+// call tries again.
 func (i *Identity) setTunnel(list []*x509.Certificate) error {
-	was := i.tunnel.Swap(&list)
-	if was != nil && same(*was, list) {
+	i.trusting.Lock()
+	defer i.trusting.Unlock()
+	if was := i.tunnel.Swap(&list); was == nil || !same(*was, list) {
+		i.unsaved = true
+		if len(list) > 0 {
+			i.cfg.Log.Info("the tunnel has an authority of its own", "node", i.NodeName(), "hash", PinOf(list[0]))
+		}
+	}
+	if !i.unsaved {
 		return nil
 	}
-	if len(list) > 0 {
-		i.cfg.Log.Info("the tunnel has an authority of its own", "node", i.NodeName(), "hash", PinOf(list[0]))
-	}
-	return writeFile(i.cfg.path(tunnelFile), encodeCerts(list...), 0o644)
+	err := writeFile(i.cfg.path(tunnelFile), encodeCerts(list...), 0o644)
+	i.unsaved = err != nil
+	return err
 }
 
 // loadTunnel reads the stored authorities.

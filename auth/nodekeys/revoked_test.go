@@ -1,6 +1,7 @@
 package nodekeys
 
-// Tests of the tokens of a revoked node's pods, which may live longer than its tenure.
+// Tests of what a revoked node had: the tokens of its pods, which may live longer than its tenure,
+// and its key.
 
 import (
 	"errors"
