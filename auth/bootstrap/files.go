@@ -112,17 +112,8 @@ func encodeCerts(list ...*x509.Certificate) []byte {
 	return out
 }
 
-// writePair writes a certificate (PEM, with its chain) and its key to one file, so that
-// they are replaced together.
-func writePair(path string, cert []byte, key *ecdsa.PrivateKey) error {
-	data, err := encodePair(cert, key)
-	if err != nil {
-		return err
-	}
-	return writeFile(path, data, 0o600)
-}
-
-// encodePair is the content of such a file.
+// encodePair is the content of a file with a certificate (PEM, with its chain) and its key,
+// which are replaced together.
 func encodePair(cert []byte, key *ecdsa.PrivateKey) ([]byte, error) {
 	data, err := encodeKey(key)
 	if err != nil {

@@ -3,6 +3,7 @@ package bootstrap
 import (
 	"bytes"
 	"context"
+	"crypto/ecdsa"
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
@@ -218,6 +219,15 @@ func TestClientCertificateIsRenewed(t *testing.T) {
 			t.Errorf("the file has another certificate: %v", err)
 		}
 	})
+}
+
+// writePair writes a certificate (PEM) and its key as a node keeps them.
+func writePair(path string, cert []byte, key *ecdsa.PrivateKey) error {
+	data, err := encodePair(cert, key)
+	if err != nil {
+		return err
+	}
+	return writeFile(path, data, 0o600)
 }
 
 // blocked has a file not be written until the returned function is called: a directory is in its
