@@ -112,8 +112,10 @@ type Config struct {
 	// Revoked, if not nil, is called when a server says, before this agent or another of its
 	// Group has had a session, that its key no longer owns the node's name: the Node was
 	// deleted, the key was revoked, or another machine took the name over. The agent may then
-	// join again with a join token, because an operator has started it since. It must not block.
-	Revoked func()
+	// join again with a join token, because an operator has started it since. began is when
+	// the attempt began that was refused: the agent may have another key by now. It must not
+	// block.
+	Revoked func(began time.Time)
 	// MaxStreams bounds how many streams each end of a session may have open;
 	// zero means tunnel.DefaultMaxStreams.
 	MaxStreams int

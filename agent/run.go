@@ -48,6 +48,7 @@ type keeper struct {
 	retryFirst string               // a server to retry before the next in turn; empty if there is none
 	retryAfter map[string]time.Time // until when a server must not be tried, as it requested
 	fenced     bool                 // another agent is preferred, or the node is not admitted
+	began      time.Time            // when the latest attempt without a session began
 	// leaving are links that drain beside the one in use, the latest first.
 	leaving     []*link
 	search      search
@@ -76,6 +77,7 @@ func (k *keeper) run(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
+		k.began = time.Now()
 		l, err := k.agent.connect(ctx, k.plan(server))
 		var same *sameError
 		switch {
@@ -219,7 +221,7 @@ func (k *keeper) lost(err error) time.Duration {
 	k.fence(true)
 	if errors.Is(err, ErrRevoked) && !k.agent.shared.hadSession.Load() {
 		if revoked := k.agent.cfg.Revoked; revoked != nil {
-			revoked()
+			revoked(k.began)
 		}
 		return k.retry.failed(rand.Float64()) // the agent may soon have another key
 	}

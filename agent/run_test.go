@@ -289,7 +289,12 @@ func TestRevoked(t *testing.T) {
 		var fenced atomic.Bool
 		var asked atomic.Int64
 		conf := func() Config {
-			return Config{Servers: []string{"hub:1"}, Fenced: fenced.Store, Revoked: func() { asked.Add(1) }}
+			return Config{Servers: []string{"hub:1"}, Fenced: fenced.Store, Revoked: func(began time.Time) {
+				asked.Add(1)
+				if d := time.Since(began); d < 0 || d > time.Second {
+					t.Errorf("the attempt that was refused began %v ago", d)
+				}
+			}}
 		}
 		a := h.start(conf())
 		pass(time.Second)
@@ -340,7 +345,7 @@ func TestRevokedByOneOfTwo(t *testing.T) {
 					h.open("b:1")
 				}
 				var asked atomic.Int64
-				g := h.startGroup(Config{Servers: []string{"a:1", "b:1"}, Revoked: func() { asked.Add(1) }}, 2)
+				g := h.startGroup(Config{Servers: []string{"a:1", "b:1"}, Revoked: func(time.Time) { asked.Add(1) }}, 2)
 				pass(time.Minute)
 				out.Store(true)
 				for len(h.sessions) > 0 {

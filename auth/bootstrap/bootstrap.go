@@ -10,8 +10,9 @@
 //
 // A node whose certificate has expired while it was disconnected is still that node,
 // and its pods continue. So an expired certificate is still an identity. No server
-// admits it, and the Rotation tries to replace it: it joins again if it has a token, and
-// else logs what an administrator can do. The same holds for a node that is not admitted
+// admits it, and the Rotation tries to replace it: it joins again if it has a token, with
+// the key that it has, because that key holds the node's name. Without a token it logs what
+// an administrator can do. The same holds, with another key, for a node that is not admitted
 // any more with a valid certificate (Rotation.Reject): its Node was deleted, it was
 // revoked, or another machine has taken its name.
 //
@@ -111,14 +112,14 @@ func Join(ctx context.Context, c Config) (*Identity, error) {
 	if err := c.canJoin(); err != nil {
 		return nil, err
 	}
-	last, r := "", round{busyUntil: map[string]time.Time{}}
+	have, last, r := c.kept(), "", round{busyUntil: map[string]time.Time{}}
 	patience := time.Time{} // when it ends
 	for wait := retryFirst; ; wait = min(2*wait, retryLimit) {
 		for _, server := range c.Servers {
 			if !r.may(server, time.Now()) {
 				continue
 			}
-			id, err := c.join(ctx, server)
+			id, err := c.join(ctx, server, have)
 			r.note(server, err, time.Now())
 			if err == nil {
 				c.Log.Info("the node has its certificate", "node", c.NodeName, "until", id.expires())
@@ -234,8 +235,25 @@ func (c *Config) pki() string { return filepath.Join(c.Dir, "pki") }
 
 func (c *Config) path(name string) string { return filepath.Join(c.pki(), name) }
 
-// join gets a certificate from one server.
-func (c *Config) join(ctx context.Context, server string) (*Identity, error) {
+// join gets a certificate from one server and stores it. have is as with obtain.
+func (c *Config) join(ctx context.Context, server string, have *tls.Certificate) (*Identity, error) {
+	data, err := c.obtain(ctx, server, have)
+	if err != nil {
+		return nil, err
+	}
+	if err := writeFile(c.path(clientFile), data, 0o600); err != nil {
+		return nil, err
+	}
+	if err := remove(c.path(pendingFile)); err != nil {
+		return nil, err
+	}
+	return load(c)
+}
+
+// obtain gets a certificate from one server and returns it with its key, PEM encoded. have is
+// the node's present certificate, whose key may hold its name; nil means that the node needs
+// another key.
+func (c *Config) obtain(ctx context.Context, server string, have *tls.Certificate) ([]byte, error) {
 	u, err := parseServer(server)
 	if err != nil {
 		return nil, err
@@ -244,7 +262,7 @@ func (c *Config) join(ctx context.Context, server string) (*Identity, error) {
 	if err != nil {
 		return nil, err
 	}
-	key, err := pendingKey(c.path(pendingFile))
+	key, err := c.joinKey(have)
 	if err != nil {
 		return nil, err
 	}
@@ -260,13 +278,7 @@ func (c *Config) join(ctx context.Context, server string) (*Identity, error) {
 			return nil, err
 		}
 	}
-	if err := writePair(c.path(clientFile), cert, key); err != nil {
-		return nil, err
-	}
-	if err := remove(c.path(pendingFile)); err != nil {
-		return nil, err
-	}
-	return load(c)
+	return encodePair(cert, key)
 }
 
 // cannotJoin turns err into the error of Join.
@@ -283,7 +295,7 @@ func (c *Config) cannotJoin(server string, token Token, err error) error {
 		return clock
 	case errors.As(err, &denied), errors.Is(err, errNotOurs):
 		// The name of a request depends on its key: another try needs another key.
-		return errors.Join(err, remove(c.path(pendingFile)))
+		return errors.Join(err, c.changeKey())
 	case apierrors.IsUnauthorized(err):
 		return fmt.Errorf("%w (token id %s at %s)", ErrTokenRejected, token.ID, server)
 	}
@@ -306,10 +318,11 @@ func (c *Config) certify(ctx context.Context, server *url.URL, token Token, key 
 }
 
 // named returns a verifier of the API server by what the cluster publishes, and the API
-// server's name. If nothing is published the error is err, which led to the call.
+// server's name. If nothing is published for this machine the error is err, which led to the
+// call.
 func (c *Config) named(ctx context.Context, server string, token Token, err error) (*pinned, string, error) {
 	info, ierr := c.discover(ctx, server, token)
-	if errors.Is(ierr, errNotPublished) {
+	if errors.Is(ierr, errNotPublished) || errors.Is(ierr, errNotReadable) {
 		return nil, "", err
 	}
 	if ierr != nil {
@@ -416,7 +429,7 @@ func load(c *Config) (*Identity, error) {
 		c.Log.Warn("the node's certificate is of no use now, going on with what this machine has", "node", c.NodeName,
 			"err", &ClockError{What: "the node's certificate", Now: now, From: pair.Leaf.NotBefore, Until: pair.Leaf.NotAfter})
 	}
-	id := &Identity{cfg: *c}
+	id := &Identity{cfg: *c, onDisk: stored}
 	id.trust.Store(stored)
 	id.cert.Store(pair)
 	id.loadTunnel()

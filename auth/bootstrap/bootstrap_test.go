@@ -91,6 +91,7 @@ type server struct {
 	creates int
 	reads   int
 	token   string
+	noMap   int                                               // the status for a public ConfigMap that is not there; 404 if zero
 	refuse  int                                               // this many requests are answered with 503 first
 	busy    func(w http.ResponseWriter, r *http.Request) bool // has answered; called with mu held
 }

@@ -36,8 +36,13 @@ const (
 	maxPublic = 1 << 20
 )
 
-// errNotPublished means that a public ConfigMap does not exist or may not be read.
-var errNotPublished = errors.New("the cluster does not publish it")
+var (
+	// errNotPublished means that a public ConfigMap does not exist.
+	errNotPublished = errors.New("the cluster does not publish it")
+	// errNotReadable means that a public ConfigMap may not be read. That may be so for a
+	// moment: an API server that has just started lets nobody in.
+	errNotReadable = errors.New("the cluster does not let this machine read it")
+)
 
 // A clusterInfo is the published information about a cluster, signed with a join token.
 type clusterInfo struct {
@@ -69,7 +74,7 @@ func (c *Config) discover(ctx context.Context, server string, token Token) (*clu
 }
 
 // publicMap reads a ConfigMap of namespace kube-public. It returns errNotPublished if it
-// does not exist or may not be read.
+// does not exist, and errNotReadable if it may not be read.
 func publicMap(ctx context.Context, t http.RoundTripper, server, name string) (*corev1.ConfigMap, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(server, "/")+publicMaps+name, nil)
 	if err != nil {
@@ -84,8 +89,10 @@ func publicMap(ctx context.Context, t http.RoundTripper, server, name string) (*
 	defer resp.Body.Close()
 	switch resp.StatusCode {
 	case http.StatusOK:
-	case http.StatusNotFound, http.StatusForbidden, http.StatusUnauthorized:
+	case http.StatusNotFound:
 		return nil, fmt.Errorf("ConfigMap kube-public/%s: %w", name, errNotPublished)
+	case http.StatusForbidden, http.StatusUnauthorized:
+		return nil, fmt.Errorf("ConfigMap kube-public/%s: %w (%s)", name, errNotReadable, resp.Status)
 	default:
 		return nil, fmt.Errorf("get ConfigMap %s of %s: %s", name, server, resp.Status)
 	}

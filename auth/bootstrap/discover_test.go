@@ -3,6 +3,7 @@
 package bootstrap
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -42,7 +43,7 @@ func beside(t *testing.T, ca *authority, maps map[string]map[string]string, name
 			t.Error("the tunnel's authority was not asked for with the node's certificate")
 		}
 		if maps[name] == nil {
-			w.WriteHeader(http.StatusNotFound)
+			w.WriteHeader(cmp.Or(s.noMap, http.StatusNotFound))
 			return true
 		}
 		s.answer(w, &corev1.ConfigMap{Data: maps[name]}, http.StatusOK)
@@ -80,7 +81,7 @@ func TestJoinBesideACluster(t *testing.T) {
 	if got := again(t, c).APIServerName(); got != "api.internal" {
 		t.Errorf("after a start the API server is called %q", got)
 	}
-	if err := id.rejoin(t.Context()); err == nil || !strings.Contains(err.Error(), "no CA was shown") {
+	if _, err := id.rejoin(t.Context(), nil); err == nil || !strings.Contains(err.Error(), "no CA was shown") {
 		t.Errorf("joining anew where nothing is published any more: %v", err)
 	}
 }
@@ -133,7 +134,7 @@ func TestJoinBesideIsRefused(t *testing.T) {
 			if err := c.check(); err != nil {
 				t.Fatal(err)
 			}
-			id, err := c.join(t.Context(), c.Servers[0])
+			id, err := c.join(t.Context(), c.Servers[0], nil)
 			if tt.want != "" {
 				if err == nil || !strings.Contains(err.Error(), tt.want) || strings.Contains(err.Error(), c.Token.Secret) {
 					t.Errorf("got %v, want %q", err, tt.want)
@@ -158,7 +159,8 @@ func TestTunnelAuthority(t *testing.T) {
 		infoName:   info(t, ca, "https://api.internal", "abcdef", "0123456789abcdef"),
 		tunnelName: {tunnelKey: string(encodeCerts(hub.Cert))},
 	}
-	c := beside(t, ca, maps, "api.internal").config()
+	s := beside(t, ca, maps, "api.internal")
+	c := s.config()
 	id, err := Join(t.Context(), c)
 	if err != nil {
 		t.Fatal(err)
@@ -166,6 +168,13 @@ func TestTunnelAuthority(t *testing.T) {
 	if id.TunnelKnown() {
 		t.Error("known before it was asked for")
 	}
+	free := blocked(t, c.path(tunnelFile))
+	for range 2 {
+		if err := id.RefreshTunnel(t.Context()); err == nil || !id.TunnelKnown() {
+			t.Errorf("while it cannot be written: %v", err)
+		}
+	}
+	free()
 	if err := id.RefreshTunnel(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -180,6 +189,16 @@ func TestTunnelAuthority(t *testing.T) {
 		t.Errorf("nonsense is published: %v, or what was there before does not count", err)
 	}
 	delete(maps, tunnelName)
+	// An API server that has just started lets nobody read it for a moment.
+	for _, s.noMap = range []int{http.StatusUnauthorized, http.StatusForbidden} {
+		if err := id.RefreshTunnel(t.Context()); err == nil || !id.TunnelTLS().RootCAs.Equal(both) {
+			t.Errorf("status %d: %v, or what was there before does not count", s.noMap, err)
+		}
+		if err := again(t, c).RefreshTunnel(t.Context()); err == nil {
+			t.Errorf("status %d after a start: no error", s.noMap)
+		}
+	}
+	s.noMap = http.StatusNotFound
 	if err := id.RefreshTunnel(t.Context()); err != nil {
 		t.Error(err)
 	}
@@ -187,6 +206,11 @@ func TestTunnelAuthority(t *testing.T) {
 		if !id.TunnelKnown() || !id.TunnelTLS().RootCAs.Equal(alone) {
 			t.Errorf("%s: the hub's authority counts though it is not published any more", when)
 		}
+	}
+	// In a cluster that never let the node read it there is none.
+	s.noMap = http.StatusForbidden
+	if err := id.RefreshTunnel(t.Context()); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -5,9 +5,12 @@ package bootstrap
 import (
 	"bytes"
 	"context"
+	"crypto/ecdsa"
+	"crypto/sha256"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"strings"
@@ -17,6 +20,9 @@ import (
 	"time"
 
 	certificates "k8s.io/api/certificates/v1"
+	"k8s.io/client-go/kubernetes/fake"
+
+	"github.com/hawser-project/hawser/auth/nodekeys"
 )
 
 // A diary is a log that may be read while it is written.
@@ -74,14 +80,36 @@ func outlived(t *testing.T, c *Config, ca *authority) *x509.Certificate {
 	return cert
 }
 
+// heldBy makes the server approve requests as the control plane does, where the name of the
+// node is held by the key of a certificate.
+func (s *server) heldBy(cert *x509.Certificate) {
+	names := nodekeys.NewBook(fake.NewClientset())
+	if err := names.Claim(s.t.Context(), "node-1", nodekeys.KeyOf(cert), ""); err != nil {
+		s.t.Fatal(err)
+	}
+	approve := s.decide
+	s.decide = func(csr *certificates.CertificateSigningRequest) {
+		key := nodekeys.Key(sha256.Sum256(parsed(s.t, csr).RawSubjectPublicKeyInfo))
+		if err := names.Claim(context.Background(), "node-1", key, ""); err != nil {
+			csr.Status.Conditions = []certificates.CertificateSigningRequestCondition{{Type: certificates.CertificateDenied, Status: "True", Reason: "NodeNameHeld", Message: err.Error()}}
+			return
+		}
+		approve(csr)
+	}
+}
+
 // A node with a token whose certificate has expired has its identity from the start, and joins
-// again when a server is reachable. It needs no hash of the CA, which is stored.
+// again when a server is reachable. It needs no hash of the CA, which is stored. It has the key
+// that holds its name.
 func TestExpiredNodeJoinsAnew(t *testing.T) {
 	ca := newAuthority(t)
 	s := newServer(t, ca, nil)
 	c := s.config()
 	c.Pins = nil
 	old := outlived(t, &c, ca)
+	s.heldBy(old)
+	var log diary
+	c.Log = slog.New(slog.NewTextHandler(&log, nil))
 	id, err := Join(t.Context(), c)
 	if err != nil {
 		t.Fatal(err)
@@ -89,7 +117,7 @@ func TestExpiredNodeJoinsAnew(t *testing.T) {
 	renewed := make(chan struct{}, 1)
 	r, err := NewRotation(RotationConfig{
 		Identity: id, Requests: &memoryRequests{t: t, fail: errors.New("nobody is let in")},
-		Renewed: func() { renewed <- struct{}{} },
+		Renewed: func() { renewed <- struct{}{} }, Log: c.Log,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -100,7 +128,7 @@ func TestExpiredNodeJoinsAnew(t *testing.T) {
 	select {
 	case <-renewed:
 	case <-time.After(time.Minute):
-		t.Error("no new certificate in a minute")
+		t.Errorf("no new certificate in time: %s", log.lines("level=ERROR"))
 	}
 	cancel()
 	if err := <-done; err != nil {
@@ -109,12 +137,72 @@ func TestExpiredNodeJoinsAnew(t *testing.T) {
 	cert, err := id.GetClientCertificate(nil)
 	if err != nil || cert.Leaf.Equal(old) || time.Now().After(cert.Leaf.NotAfter) {
 		t.Errorf("certificate until %v, %v", cert.Leaf.NotAfter, err)
+	} else if !old.PublicKey.(*ecdsa.PublicKey).Equal(cert.Leaf.PublicKey) {
+		t.Error("the certificate has another key")
 	}
 	if kept, err := readPair(c.path(clientFile)); err != nil || !kept.Leaf.Equal(cert.Leaf) {
 		t.Errorf("the file has another certificate: %v", err)
 	}
 	if _, err := os.Stat(c.path(pendingFile)); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the pending key is still there: %v", err)
+	}
+}
+
+// It needs no disk for that: the certificate is used though it cannot be written.
+func TestExpiredNodeWithFullDisk(t *testing.T) {
+	ca := newAuthority(t)
+	c := newServer(t, ca, nil).config()
+	outlived(t, &c, ca)
+	id, err := Join(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := NewRotation(RotationConfig{Identity: id, Requests: &memoryRequests{t: t}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer blocked(t, c.path(clientFile))()
+	if err := r.client.replace(t.Context()); err != nil || time.Now().After(id.expires()) {
+		t.Errorf("a certificate until %v, %v", id.expires(), err)
+	}
+}
+
+// A node that has lost the file with the cluster's CA joins again with the key that it has.
+func TestNodeWithoutCAJoinsAnew(t *testing.T) {
+	ca := newAuthority(t)
+	s := newServer(t, ca, nil)
+	c := s.config()
+	s.heldBy(outlived(t, &c, ca))
+	loseCA(t, &c)
+	if _, err := Join(t.Context(), c); err != nil {
+		t.Error(err)
+	}
+}
+
+// If the key that the node has is denied it tries another one, and that one's denial leads
+// back: which of them may have the name can change meanwhile.
+func TestExpiredNodeIsDenied(t *testing.T) {
+	ca := newAuthority(t)
+	s := newServer(t, ca, nil)
+	c := s.config()
+	old := outlived(t, &c, ca)
+	var own []bool // of each request, whether it has the key of before
+	s.decide = func(csr *certificates.CertificateSigningRequest) {
+		own = append(own, old.PublicKey.(*ecdsa.PublicKey).Equal(parsed(t, csr).PublicKey))
+		csr.Status.Conditions = []certificates.CertificateSigningRequestCondition{{Type: certificates.CertificateDenied, Status: "True", Message: "no"}}
+	}
+	id, err := Join(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 4 {
+		if _, err := id.rejoin(t.Context(), id.cert.Load()); !errors.As(err, new(*DeniedError)) {
+			t.Errorf("error %v", err)
+		}
+		clear(s.csrs) // cleaned away
+	}
+	if got := fmt.Sprint(own); got != "[true false true false]" {
+		t.Errorf("requests with the key of before: %s", got)
 	}
 }
 

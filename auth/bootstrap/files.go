@@ -11,8 +11,10 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/hawser-project/hawser/auth"
 	"github.com/hawser-project/hawser/auth/atomicfile"
@@ -56,6 +58,44 @@ func pendingKey(path string) (*ecdsa.PrivateKey, error) {
 	return key, writeFile(path, data, 0o600)
 }
 
+// kept returns the stored certificate if it is the node's, whether it is valid or not; nil if
+// there is none.
+func (c *Config) kept() *tls.Certificate {
+	pair, err := readPair(c.path(clientFile))
+	if err != nil {
+		return nil
+	}
+	if name, err := auth.NodeName(pair.Leaf); err != nil || name != c.NodeName {
+		return nil
+	}
+	return pair
+}
+
+// joinKey returns the key to join with. It is that of have if there is no pending key: the
+// cluster may know the node by it, and then gives the node's name to no other.
+func (c *Config) joinKey(have *tls.Certificate) (*ecdsa.PrivateKey, error) {
+	path := c.path(pendingFile)
+	if have != nil {
+		key, ok := have.PrivateKey.(*ecdsa.PrivateKey)
+		if _, err := os.Lstat(path); ok && errors.Is(err, os.ErrNotExist) {
+			return key, nil
+		}
+	}
+	return pendingKey(path)
+}
+
+// changeKey has the next try to join use another key than the last one, which was refused.
+// After a pending key that is the one of the present certificate, if there is one, and after
+// that a new one.
+func (c *Config) changeKey() error {
+	path := c.path(pendingFile)
+	if _, err := os.Lstat(path); errors.Is(err, os.ErrNotExist) {
+		_, err = pendingKey(path)
+		return err
+	}
+	return remove(path)
+}
+
 func encodeKey(key *ecdsa.PrivateKey) ([]byte, error) {
 	der, err := x509.MarshalECPrivateKey(key)
 	if err != nil {
@@ -72,14 +112,14 @@ func encodeCerts(list ...*x509.Certificate) []byte {
 	return out
 }
 
-// writePair writes a certificate (PEM, with its chain) and its key to one file, so that
-// they are replaced together.
-func writePair(path string, cert []byte, key *ecdsa.PrivateKey) error {
+// encodePair is the content of a file with a certificate (PEM, with its chain) and its key,
+// which are replaced together.
+func encodePair(cert []byte, key *ecdsa.PrivateKey) ([]byte, error) {
 	data, err := encodeKey(key)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	return writeFile(path, append(append([]byte(nil), cert...), data...), 0o600)
+	return slices.Concat(cert, data), nil
 }
 
 func readPair(path string) (*tls.Certificate, error) {
@@ -107,16 +147,27 @@ func readCerts(path string) ([]*x509.Certificate, error) {
 	return list, nil
 }
 
-// writeFile replaces a file, and makes its directory.
+// writeFile replaces a file, and makes its directory. The error's text has no name of a file
+// that is there for a moment, so that it is the same each time.
 func writeFile(path string, data []byte, mode os.FileMode) error {
 	err := os.MkdirAll(filepath.Dir(path), 0o700)
 	if err == nil {
 		err = atomicfile.Write(path, data, mode)
 	}
-	if err != nil {
-		return fmt.Errorf("write %s: %w", filepath.Base(path), err)
+	if err == nil {
+		return nil
 	}
-	return nil
+	var (
+		one *fs.PathError
+		two *os.LinkError
+	)
+	switch {
+	case errors.As(err, &one):
+		err = one.Err
+	case errors.As(err, &two):
+		err = two.Err
+	}
+	return fmt.Errorf("write %s: %w", path, err)
 }
 
 func remove(path string) error {

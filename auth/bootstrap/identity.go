@@ -25,7 +25,9 @@ type Identity struct {
 	// tunnel are authorities of the hub alone: empty if there are none, nil if that is not
 	// known.
 	tunnel   atomic.Pointer[[]*x509.Certificate]
-	trusting sync.Mutex // held while trust is replaced
+	trusting sync.Mutex // held while trust or tunnel is replaced, and while they are written
+	onDisk   *trust     // what was written last; guarded by trusting
+	unsaved  bool       // whether tunnel is to be written; guarded by trusting
 	given    *given     // nil if the node requests its certificate itself
 }
 
@@ -55,9 +57,10 @@ func (i *Identity) APIServerName() string { return cmp.Or(i.cfg.apiServerName(),
 
 func (i *Identity) expires() time.Time { return i.cert.Load().Leaf.NotAfter }
 
-// rejoin gets a certificate as a new machine does, from the first server that gives one.
-// The cluster must be the same one.
-func (i *Identity) rejoin(ctx context.Context) error {
+// rejoin gets a certificate as a new machine does, from the first server that gives one, and
+// returns it with its key, PEM encoded. The cluster must be the same one. have is the
+// certificate whose key may go on; nil means that the node needs another key.
+func (i *Identity) rejoin(ctx context.Context, have *tls.Certificate) ([]byte, error) {
 	c := i.cfg
 	c.Pins = nil
 	for _, root := range i.trust.Load().roots {
@@ -65,14 +68,13 @@ func (i *Identity) rejoin(ctx context.Context) error {
 	}
 	var last error
 	for _, server := range c.Servers {
-		again, err := c.join(ctx, server)
+		data, err := c.obtain(ctx, server, have)
 		if err == nil {
-			i.cert.Store(again.cert.Load())
-			return nil
+			return data, nil
 		}
 		if last = err; ctx.Err() != nil || final(err) {
 			break
 		}
 	}
-	return last
+	return nil, last
 }

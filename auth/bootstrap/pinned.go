@@ -35,29 +35,28 @@ func (p *pinned) config() *tls.Config {
 }
 
 func (p *pinned) verify(cs tls.ConnectionState) error {
-	var root *x509.Certificate
 	var have []Pin
-	between := x509.NewCertPool()
+	expected := false // whether a CA is one of pins
+	roots, between := x509.NewCertPool(), x509.NewCertPool()
 	for _, cert := range slices.Concat(p.known, cs.PeerCertificates[1:]) {
 		between.AddCert(cert)
 		if !cert.IsCA {
 			continue
 		}
 		have = append(have, PinOf(cert))
-		if root == nil && pinsMatch(p.pins, cert) {
-			root = cert
+		if pinsMatch(p.pins, cert) {
+			roots.AddCert(cert) // while the CA is replaced there are two
+			expected = true
 		}
 	}
-	if root == nil {
+	if !expected {
 		return &PinError{Server: p.host, Want: p.pins, Have: have}
 	}
-	roots := x509.NewCertPool()
-	roots.AddCert(root)
 	if err := auth.NotNode(cs.PeerCertificates); err != nil {
 		return err
 	}
 	leaf, now := cs.PeerCertificates[0], time.Now()
-	_, err := leaf.Verify(x509.VerifyOptions{
+	chains, err := leaf.Verify(x509.VerifyOptions{
 		Roots: roots, Intermediates: between, DNSName: p.host, CurrentTime: now,
 		KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 	})
@@ -75,7 +74,7 @@ func (p *pinned) verify(cs tls.ConnectionState) error {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.found = root
+	p.found = chains[0][len(chains[0])-1]
 	return nil
 }
 

@@ -41,7 +41,7 @@ func rejectedWith(t *testing.T, change func(*Config), after func(id *Identity, r
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.Reject()
+	r.Reject(time.Now())
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- r.Run(ctx) }()
@@ -50,6 +50,54 @@ func rejectedWith(t *testing.T, change func(*Config), after func(id *Identity, r
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
+}
+
+// holdsOn checks whether a joined node goes on with its certificate after what happens.
+func holdsOn(t *testing.T, want bool, happens func(r *Rotation)) {
+	t.Helper()
+	id, err := Join(t.Context(), newServer(t, newAuthority(t), nil).config())
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := NewRotation(RotationConfig{Identity: id, Requests: &memoryRequests{t: t}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	happens(r)
+	if got := !r.client.stale(time.Now()); got != want {
+		t.Errorf("it goes on with its certificate: %t, want %t", got, want)
+	}
+}
+
+// A node that is admitted after it was refused needs no other certificate.
+func TestRejectedNodeIsAdmitted(t *testing.T) {
+	holdsOn(t, true, func(r *Rotation) {
+		r.Reject(time.Now())
+		r.Admitted()
+	})
+	holdsOn(t, false, func(r *Rotation) {
+		r.Admitted()
+		r.Reject(time.Now())
+	})
+}
+
+// An attempt that began with the former certificate says nothing about the present one.
+func TestFormerCertificateIsRefused(t *testing.T) {
+	began := time.Now()
+	joinAgain := func(r *Rotation) {
+		r.Reject(began)
+		if err := r.client.replace(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	holdsOn(t, true, func(r *Rotation) {
+		joinAgain(r)
+		r.Reject(began)
+	})
+	holdsOn(t, false, func(r *Rotation) {
+		joinAgain(r)
+		r.Reject(time.Now())
+	})
 }
 
 // It gets a certificate for another key, once.

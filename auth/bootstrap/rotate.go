@@ -59,6 +59,8 @@ type Rotation struct {
 	client  *renewal
 	serving *renewal
 	cert    atomic.Pointer[tls.Certificate] // the serving one
+	// replaced is when the client certificate was replaced last, nil if it was not.
+	replaced atomic.Pointer[time.Time]
 }
 
 // ErrNoServingCertificate means that the node has no serving certificate yet.
@@ -124,8 +126,19 @@ func (r *Rotation) ServerTLS() *tls.Config {
 }
 
 // Reject records that a server does not admit the node with its client certificate. Then
-// another certificate is requested with a join token. It does not block.
-func (r *Rotation) Reject() { r.client.rejected.Store(r.cfg.Identity.cert.Load()) }
+// another certificate is requested with a join token, until the node is admitted. An attempt
+// that began before the certificate was replaced says nothing about the present one. Reject
+// does not block.
+func (r *Rotation) Reject(began time.Time) {
+	pair := r.cfg.Identity.cert.Load()
+	if at := r.replaced.Load(); at == nil || began.After(*at) {
+		r.client.rejected.Store(pair)
+	}
+}
+
+// Admitted records that a server admits the node, which a server may have rejected before.
+// It does not block.
+func (r *Rotation) Admitted() { r.client.rejected.Store(nil) }
 
 // Client returns the client certificate of the node.
 func (r *Rotation) Client() *x509.Certificate { return r.cfg.Identity.cert.Load().Leaf }
@@ -200,6 +213,9 @@ type renewal struct {
 	// rejected is the certificate that a server did not admit.
 	rejected atomic.Pointer[tls.Certificate]
 
+	unsaved []byte // the certificate and key while the file does not have them, PEM encoded
+	told    bool   // whether it was logged that they cannot be written
+
 	at    time.Time         // when to renew of
 	of    *x509.Certificate // the certificate that is for
 	by    *x509.Certificate // the authority that of has been compared with
@@ -213,6 +229,7 @@ func (n *renewal) run(ctx context.Context) {
 		if n.due(time.Now()) {
 			n.renew(ctx)
 		}
+		n.keep()
 		select {
 		case <-ctx.Done():
 			return
@@ -323,7 +340,7 @@ func (n *renewal) renew(ctx context.Context) {
 	}
 }
 
-// replace gets a new certificate and stores it. The server must admit the node for that.
+// replace gets a new certificate and takes it into use. The server must admit the node for that.
 // If the client certificate has expired, or is not admitted any more, a token is needed,
 // unless only this machine's clock is wrong.
 func (n *renewal) replace(ctx context.Context) error {
@@ -332,11 +349,11 @@ func (n *renewal) replace(ctx context.Context) error {
 		if _, err := id.cfg.token(); err != nil {
 			return &rejectedError{err}
 		}
-		if err := id.rejoin(ctx); err != nil {
+		data, err := id.rejoin(ctx, nil)
+		if err != nil {
 			return &rejectedError{err}
 		}
-		n.renewed()
-		return nil
+		return n.use(data)
 	}
 	until := id.expires()
 	if n.kind.signer != clientCertificate.signer || !time.Now().After(until) {
@@ -345,8 +362,10 @@ func (n *renewal) replace(ctx context.Context) error {
 	_, none := id.cfg.token()
 	var err error
 	if none == nil {
-		if err = id.rejoin(ctx); err == nil {
-			n.renewed()
+		// The name is still held by the key: another one would be denied.
+		var data []byte
+		if data, err = id.rejoin(ctx, id.cert.Load()); err == nil {
+			err = n.use(data)
 		}
 	} else if err = n.request(ctx); err != nil {
 		err = fmt.Errorf("%w; %w", err, none)
@@ -390,21 +409,53 @@ func (n *renewal) request(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err = writePair(n.file, data, r.key); err != nil {
+	if data, err = encodePair(data, r.key); err != nil {
 		return err
 	}
-	pair, err := readPair(n.file)
+	return n.use(data)
+}
+
+// use takes a certificate with its key, PEM encoded, into use, and stores it. That it cannot
+// be written is no error: keep tries again.
+func (n *renewal) use(data []byte) error {
+	pair, err := tls.X509KeyPair(data, data)
 	if err != nil {
-		return err
+		return fmt.Errorf("use the %s: %w", n.what, err)
 	}
-	n.cert.Store(pair)
+	n.cert.Store(&pair)
+	n.unsaved = data
+	n.keep()
 	n.renewed()
 	return nil
 }
 
-// renewed calls RotationConfig.Renewed.
+// keep writes the certificate if that is still to do. The first failure is logged.
+func (n *renewal) keep() {
+	if n.unsaved == nil {
+		return
+	}
+	err := writeFile(n.file, n.unsaved, 0o600)
+	if err == nil && n.kind.signer == clientCertificate.signer {
+		err = remove(n.rotation.cfg.Identity.cfg.path(pendingFile))
+	}
+	if err == nil {
+		n.unsaved, n.told = nil, false
+		return
+	}
+	if !n.told {
+		n.told = true
+		n.rotation.cfg.Log.Warn("the new "+n.what+" is in use, and cannot be kept for the next start; will keep trying", "node", n.rotation.cfg.Identity.NodeName(), "err", err)
+	}
+}
+
+// renewed calls RotationConfig.Renewed if the client certificate has been replaced.
 func (n *renewal) renewed() {
-	if f := n.rotation.cfg.Renewed; f != nil && n.kind.signer == clientCertificate.signer {
+	if n.kind.signer != clientCertificate.signer {
+		return
+	}
+	now := time.Now()
+	n.rotation.replaced.Store(&now)
+	if f := n.rotation.cfg.Renewed; f != nil {
 		f()
 	}
 }

@@ -3,6 +3,7 @@ package bootstrap
 import (
 	"bytes"
 	"context"
+	"crypto/ecdsa"
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
@@ -11,6 +12,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -215,6 +217,63 @@ func TestClientCertificateIsRenewed(t *testing.T) {
 		kept, err := readPair(w.id.cfg.path(clientFile))
 		if err != nil || !kept.Leaf.Equal(second.Leaf) {
 			t.Errorf("the file has another certificate: %v", err)
+		}
+	})
+}
+
+// writePair writes a certificate (PEM) and its key as a node keeps them.
+func writePair(path string, cert []byte, key *ecdsa.PrivateKey) error {
+	data, err := encodePair(cert, key)
+	if err != nil {
+		return err
+	}
+	return writeFile(path, data, 0o600)
+}
+
+// blocked has a file not be written until the returned function is called: a directory is in its
+// place.
+func blocked(t *testing.T, path string) func() {
+	t.Helper()
+	if err := errors.Join(remove(path), os.Mkdir(path, 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	return func() {
+		if err := os.Remove(path); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// While certificates cannot be written they are used all the same, which is said once for each,
+// and they are written later.
+func TestCertificatesThatCannotBeWritten(t *testing.T) {
+	var free []func()
+	inRotation(t, 10*time.Hour, func(w *rotationWorld) {
+		first := w.id.expires()
+		advance(6 * time.Hour)
+		client := certificates.KubeAPIServerClientKubeletSignerName
+		if n := len(w.of(client)); n != 1 || !w.id.expires().After(first) || w.renewed.Load() != 1 {
+			t.Errorf("%d requests, a certificate until %v, used %d times", n, w.id.expires(), w.renewed.Load())
+		}
+		if w.r.Serving() == nil {
+			t.Error("no serving certificate")
+		}
+		if n := strings.Count(w.log.String(), "cannot be kept"); n != 2 {
+			t.Errorf("%d warnings", n)
+		}
+		for _, f := range free {
+			f()
+		}
+		advance(time.Minute)
+		for file, want := range map[string]*x509.Certificate{clientFile: w.r.Client(), servingFile: w.r.Serving()} {
+			if kept, err := readPair(w.id.cfg.path(file)); err != nil || !kept.Leaf.Equal(want) {
+				t.Errorf("%s: another certificate, %v", file, err)
+			}
+		}
+	}, func(w *rotationWorld) {
+		w.hold = true
+		for _, file := range []string{clientFile, servingFile} {
+			free = append(free, blocked(t, w.id.cfg.path(file)))
 		}
 	})
 }

@@ -92,10 +92,12 @@ func (t *trust) known(pins []Pin) bool {
 }
 
 // keepRoot stores the authority by which the node has joined. It removes stored
-// authorities of another cluster.
+// authorities of another cluster. While the cluster's authority is replaced it has two, and
+// root may be either.
 func (c *Config) keepRoot(root *x509.Certificate) error {
-	if have, err := readCerts(c.path(caFile)); err == nil && PinOf(have[0]) == PinOf(root) {
-		return nil // it may be the same key, certified by another
+	pin := []Pin{PinOf(root)} // it may be the same key, certified by another
+	if have, err := readCerts(c.path(caFile)); err == nil && slices.ContainsFunc(have, func(ca *x509.Certificate) bool { return pinsMatch(pin, ca) }) {
+		return nil
 	}
 	for _, name := range []string{clientsFile, formerFile, servingFile, nameFile, tunnelFile} {
 		if err := remove(c.path(name)); err != nil {
@@ -119,7 +121,7 @@ func (r *Rotation) followTrust(ctx context.Context) {
 			next = max(wait/2+rand.N(wait), retryAfterIn(err))
 			if msg := err.Error(); msg != last {
 				last = msg
-				r.cfg.Log.Warn("cannot learn the cluster's authorities yet, will keep trying", "node", r.cfg.Identity.NodeName(), "err", err)
+				r.cfg.Log.Warn("cannot learn or keep the cluster's authorities yet, will keep trying", "node", r.cfg.Identity.NodeName(), "err", err)
 			}
 		} else {
 			wait, last = 0, ""
@@ -190,7 +192,8 @@ var errUnproven = errors.New("the cluster publishes other authorities of its ser
 // adopt trusts and stores other authorities; an empty list keeps the present ones. If the
 // cluster has never published those of clients, the server's are used. New authorities of
 // the server must verify the certificate that the server showed last: else the node could
-// not connect again. adopt reports whether those of the server have changed.
+// not connect again. adopt reports whether those of the server have changed. They are
+// trusted though they cannot be written: the next call tries that again.
 func (i *Identity) adopt(roots, clients, kubelets []*x509.Certificate) (changed bool, err error) {
 	i.trusting.Lock()
 	defer i.trusting.Unlock()
@@ -209,26 +212,44 @@ func (i *Identity) adopt(roots, clients, kubelets []*x509.Certificate) (changed 
 		changed = true
 		former := slices.Concat(now.former, now.roots)
 		next = newTrust(roots, clients, former[max(0, len(former)-maxFormer):])
-		// The former ones are written first: the hash on the command line may be theirs.
-		if err = writeFile(i.cfg.path(formerFile), encodeCerts(next.former...), 0o644); err == nil {
-			err = writeFile(i.cfg.path(caFile), encodeCerts(roots...), 0o644)
-		}
-		if err != nil {
-			return false, err
-		}
 		i.cfg.Log.Info("the cluster's authority is another", "node", i.NodeName(), "hash", PinOf(roots[0]))
-	}
-	if next.published && !same(clients, now.clients) {
-		if err = writeFile(i.cfg.path(clientsFile), encodeCerts(clients...), 0o644); err != nil {
-			return false, err
-		}
 	}
 	if !next.published {
 		next.clients, next.clientPool = next.roots, next.rootPool
 	}
 	next.kubelets, next.asked = kubelets, true
 	i.trust.Store(next)
-	return changed, nil
+	if err = i.keepTrust(next); err != nil {
+		err = fmt.Errorf("they are in use, and cannot be kept for the next start: %w", err)
+	}
+	return changed, err
+}
+
+// keepTrust writes what is not on disk yet. The caller holds trusting.
+func (i *Identity) keepTrust(t *trust) error {
+	disk := i.onDisk
+	if disk == nil {
+		disk = &trust{}
+	}
+	write := func(name string, list []*x509.Certificate) error {
+		return writeFile(i.cfg.path(name), encodeCerts(list...), 0o644)
+	}
+	if i.given == nil && !same(t.roots, disk.roots) {
+		// The former ones are written first: the hash on the command line may be theirs.
+		if err := write(formerFile, t.former); err != nil {
+			return err
+		}
+		if err := write(caFile, t.roots); err != nil {
+			return err
+		}
+	}
+	if t.published && !(disk.published && same(t.clients, disk.clients)) {
+		if err := write(clientsFile, t.clients); err != nil {
+			return err
+		}
+	}
+	i.onDisk = t
+	return nil
 }
 
 func same(a, b []*x509.Certificate) bool { return slices.EqualFunc(a, b, (*x509.Certificate).Equal) }

@@ -194,6 +194,81 @@ func TestConnectionOfBefore(t *testing.T) {
 	}
 }
 
+// While authorities cannot be written they are believed all the same, and written later.
+func TestAuthoritiesThatCannotBeWritten(t *testing.T) {
+	for _, file := range []string{formerFile, caFile, clientsFile} {
+		old, server, clients := newAuthority(t), newAuthority(t), newAuthority(t)
+		id := settled(t, old)
+		if err := shows(t, id, server, "kube-apiserver"); err != nil {
+			t.Fatal(err)
+		}
+		told, changed := &notices{}, 0
+		told.set(rootsName, server.Cert)
+		told.set(clientsName, clients.Cert)
+		r, err := NewRotation(RotationConfig{Identity: id, Requests: &memoryRequests{t: t}, ConfigMaps: told, TrustChanged: func() { changed++ }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		free := blocked(t, id.cfg.path(file))
+		for range 2 {
+			if err := r.refresh(t.Context()); err == nil || !strings.Contains(err.Error(), file) {
+				t.Errorf("%s: error %v", file, err)
+			}
+		}
+		believes := func(when string, id *Identity) {
+			if !id.ClientTLS("x").RootCAs.Equal(poolOf([]*x509.Certificate{server.Cert})) || !id.ClientCAs().Equal(poolOf([]*x509.Certificate{clients.Cert})) {
+				t.Errorf("%s, %s: others are believed", file, when)
+			}
+		}
+		believes("not written", id)
+		if changed != 1 {
+			t.Errorf("%s: told %d times that the server's authority is another", file, changed)
+		}
+		free()
+		if err := r.refresh(t.Context()); err != nil {
+			t.Errorf("%s: %v", file, err)
+			continue
+		}
+		c := id.cfg
+		c.Pins = []Pin{PinOf(old.Cert)}
+		believes("after a start", again(t, c))
+	}
+}
+
+// A node that joins again while the cluster's authority is replaced keeps what it has, whichever
+// of the two verifies the server. It keeps nothing of another cluster.
+func TestJoinAgainDuringReplacement(t *testing.T) {
+	old, next, foreign := newAuthority(t), newAuthority(t), newAuthority(t)
+	files := []string{clientsFile, formerFile, servingFile, nameFile, tunnelFile}
+	for name, tt := range map[string]struct {
+		by   *authority
+		kept int // of files
+		cas  []*x509.Certificate
+	}{
+		"by the new one":     {next, len(files), []*x509.Certificate{next.Cert, old.Cert}},
+		"by the old one":     {old, len(files), []*x509.Certificate{next.Cert, old.Cert}},
+		"to another cluster": {foreign, 0, []*x509.Certificate{foreign.Cert}},
+	} {
+		c := Config{Dir: t.TempDir()}
+		err := writeFile(c.path(caFile), encodeCerts(next.Cert, old.Cert), 0o644)
+		for _, file := range files {
+			err = errors.Join(err, writeFile(c.path(file), []byte("x"), 0o644))
+		}
+		if err = errors.Join(err, c.keepRoot(tt.by.Cert)); err != nil {
+			t.Fatal(err)
+		}
+		kept := 0
+		for _, file := range files {
+			if _, err := os.Stat(c.path(file)); err == nil {
+				kept++
+			}
+		}
+		if cas, err := readCerts(c.path(caFile)); err != nil || kept != tt.kept || !same(cas, tt.cas) {
+			t.Errorf("%s: %d files and %d authorities are kept, %v", name, kept, len(cas), err)
+		}
+	}
+}
+
 // Published authorities are used only if they verify the server: else the node could not
 // connect again.
 func TestForeignAuthoritiesAreNotBelieved(t *testing.T) {

@@ -43,7 +43,8 @@ func (i *Identity) TunnelKnown() bool { return i.tunnel.Load() != nil }
 
 // RefreshTunnel reads the hub's authority from the API server at the hub's port, and not
 // through the tunnel, because the tunnel may need the authority. A hub that does not
-// publish one is verified by the cluster's authorities alone.
+// publish one is verified by the cluster's authorities alone. An authority that is known
+// stays until the API server says that there is none: to be refused is an error.
 func (i *Identity) RefreshTunnel(ctx context.Context) error {
 	var errs []error
 	for _, server := range i.cfg.Servers {
@@ -65,7 +66,8 @@ func (i *Identity) askTunnel(ctx context.Context, server string) ([]*x509.Certif
 	t := i.cfg.transport(i.ClientTLS(i.APIServerName()))
 	defer t.CloseIdleConnections()
 	m, err := publicMap(ctx, t, server, tunnelName)
-	if errors.Is(err, errNotPublished) {
+	known := i.tunnel.Load()
+	if errors.Is(err, errNotPublished) || errors.Is(err, errNotReadable) && (known == nil || len(*known) == 0) {
 		return nil, nil
 	}
 	if err != nil {
@@ -78,16 +80,23 @@ func (i *Identity) askTunnel(ctx context.Context, server string) ([]*x509.Certif
 	return list, nil
 }
 
-// setTunnel trusts and stores list.
+// setTunnel trusts and stores list. It is trusted though it cannot be written, which the next
+// call tries again.
 func (i *Identity) setTunnel(list []*x509.Certificate) error {
-	was := i.tunnel.Swap(&list)
-	if was != nil && same(*was, list) {
+	i.trusting.Lock()
+	defer i.trusting.Unlock()
+	if was := i.tunnel.Swap(&list); was == nil || !same(*was, list) {
+		i.unsaved = true
+		if len(list) > 0 {
+			i.cfg.Log.Info("the tunnel has an authority of its own", "node", i.NodeName(), "hash", PinOf(list[0]))
+		}
+	}
+	if !i.unsaved {
 		return nil
 	}
-	if len(list) > 0 {
-		i.cfg.Log.Info("the tunnel has an authority of its own", "node", i.NodeName(), "hash", PinOf(list[0]))
-	}
-	return writeFile(i.cfg.path(tunnelFile), encodeCerts(list...), 0o644)
+	err := writeFile(i.cfg.path(tunnelFile), encodeCerts(list...), 0o644)
+	i.unsaved = err != nil
+	return err
 }
 
 // loadTunnel reads the stored authorities.

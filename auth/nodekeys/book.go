@@ -68,7 +68,8 @@ func (b *Book) read(ctx context.Context, name string) (*corev1.ConfigMap, *Recor
 
 // Claim gives the name to a key whose request was made with a join token. site is the
 // node's site in the token; empty if there is none. It fails with a *HeldError if another
-// key holds the name. It may be called again.
+// key holds the name, or if the key was revoked with it. It may be called again, also for a
+// node that joins again with the key that it has.
 func (b *Book) Claim(ctx context.Context, name string, k Key, site string) error {
 	// Most names that are claimed are new ones.
 	first := &Record{Name: name, Keys: []Held{{k, stamp(b.now())}}, Site: site}
@@ -90,6 +91,8 @@ func (b *Book) Claim(ctx context.Context, name string, k Key, site string) error
 			return nil, err
 		case gone:
 			return r.followed(k, site, b.now()), nil
+		case r.mayBeTaken(b.now()) && r.Revoked != nil && r.Holds(k):
+			return nil, held("this key of node %q was %s: another key may take the name", name, r.Revoked.text())
 		case r.mayBeTaken(b.now()):
 			return r.taken(k, site, b.now()), nil
 		case r.Revoked != nil:

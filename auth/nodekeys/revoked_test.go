@@ -1,6 +1,7 @@
 package nodekeys
 
-// Tests of the tokens of a revoked node's pods, which may live longer than its tenure.
+// Tests of what a revoked node had: the tokens of its pods, which may live longer than its tenure,
+// and its key.
 
 import (
 	"errors"
@@ -228,5 +229,23 @@ func TestRecordFromBefore(t *testing.T) {
 	}
 	if free := r.freed("u1"); !free.Freed || free.TokensAfter == nil || !free.TokensAfter.Time.Equal(at) || free.Former != "u1" || len(free.Keys) > 0 {
 		t.Errorf("freed: %+v", free)
+	}
+}
+
+// A key that was revoked does not come back: the next machine has another one. A key that was
+// not may go on.
+func TestRevokedKeyDoesNotComeBack(t *testing.T) {
+	b, ctx := NewBook(newAPI()), t.Context()
+	err := b.Claim(ctx, "a", number(1), "")
+	err = errors.Join(err, b.Allow(ctx, "a", "root", time.Hour), b.Claim(ctx, "a", number(1), ""))
+	_, no := b.Revoke(ctx, "a", "root", "stolen")
+	if err = errors.Join(err, no, b.Allow(ctx, "a", "root", time.Hour)); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Claim(ctx, "a", number(1), ""); !isHeld(err) || !strings.Contains(err.Error(), "another key") {
+		t.Errorf("the key that was revoked: %v", err)
+	}
+	if err := b.Claim(ctx, "a", number(2), ""); err != nil {
+		t.Errorf("another key: %v", err)
 	}
 }

@@ -324,8 +324,8 @@ func (p *parts) connect(o *options, id *bootstrap.Identity, metrics prometheus.R
 		Proxy:     proxyFor,
 		Allow:     o.targets,
 		Moved:     p.moved,
-		Fenced:    p.fence.Set,
-		Revoked:   func() { p.rotation.Reject() },
+		Fenced:    p.fenced,
+		Revoked:   func(began time.Time) { p.rotation.Reject(began) },
 		Version:   kubeletVersion,
 		Log:       log,
 		Metrics:   metrics,
@@ -345,6 +345,14 @@ func (p *parts) connect(o *options, id *bootstrap.Identity, metrics prometheus.R
 	return func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return p.link.DialContext(ctx, "tcp", apiTarget)
 	}, nil
+}
+
+// fenced fences the node, and ends that. Then a session has begun with its certificate.
+func (p *parts) fenced(up bool) {
+	p.fence.Set(up)
+	if !up {
+		p.rotation.Admitted()
+	}
 }
 
 // registerLives shows how long the certificates of the node are still good for, by
