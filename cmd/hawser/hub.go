@@ -318,7 +318,7 @@ func (h *hubBeside) runUpper(ctx context.Context) error {
 	}
 	group.Go(func() error { return h.runControllers(ctx) })
 	group.Go(func() error {
-		for _, ready := range []<-chan struct{}{h.tunnels.names.keeper.Ready(), h.clients.known, h.controllers.Ready()} {
+		for _, ready := range []<-chan struct{}{h.tunnels.names.keeper.Ready(), h.knowsAgents(), h.controllers.Ready()} {
 			select {
 			case <-ready:
 			case <-ctx.Done():
