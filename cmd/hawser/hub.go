@@ -68,7 +68,7 @@ func runBeside(ctx context.Context, o *serverOptions, metrics prometheus.Registe
 	if h.api, err = kubernetes.NewForConfig(clientrest.AddUserAgent(clientrest.CopyConfig(client), "hub")); err != nil {
 		return fmt.Errorf("--kubeconfig: %w", err)
 	}
-	if h.keys, err = pki.Ensure(pki.Config{Dir: filepath.Join(o.dataDir, "pki"), Names: o.servingNames(), IPs: o.servingIPs(), HubOnly: true}); err != nil {
+	if h.keys, err = pki.Ensure(pki.Config{Dir: filepath.Join(o.dataDir, "pki"), Names: o.servingNames(), IPs: o.servingIPs(), HubOnly: true, Log: log}); err != nil {
 		return err
 	}
 	streams, closeStreams, err := openStreams(&o.streams, log)
