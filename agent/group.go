@@ -249,6 +249,12 @@ func (g *Group) State() State {
 	return s
 }
 
+// Untrusted reports whether any of the servers that are tried has a certificate that cannot
+// be trusted, though others may be connected.
+func (g *Group) Untrusted() bool {
+	return slices.ContainsFunc(g.agents, func(a *Agent) bool { return errors.Is(a.State().Err, ErrServerUntrusted) })
+}
+
 // errOther ends a dial when another agent is connected, and the one that dials is not or
 // takes too long.
 var errOther = errors.New("another server is connected")

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -9,6 +10,7 @@ import (
 	"net"
 	"os"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -28,7 +30,10 @@ type startedGroup struct {
 func (h *servers) startGroup(c Config, n int) *startedGroup {
 	h.t.Helper()
 	l := new(log)
-	c.NodeName, c.Transport, c.Dial, c.Target = "node-1", h.exchange.Transport(), h.net.Dial, h.net.Dial
+	c.NodeName, c.Dial, c.Target = "node-1", h.net.Dial, h.net.Dial
+	if c.Transport.Dial == nil {
+		c.Transport = h.exchange.Transport()
+	}
 	c.Log = slog.New(slog.NewTextHandler(l, nil))
 	g, err := NewGroup(c, n)
 	if err != nil {
@@ -151,6 +156,33 @@ func TestGroupOfFew(t *testing.T) {
 		pass(DefaultMaxBackoff + time.Second)
 		if s := next(t, h.sessions); s.server != "a:1" {
 			t.Errorf("a session with %s, want a:1", s.server)
+		}
+	})
+}
+
+// TestGroupUntrusted: a server whose certificate cannot be trusted is told of though another
+// one is connected, until it can be.
+func TestGroupUntrusted(t *testing.T) {
+	bubble(t, func(t *testing.T, h *servers) {
+		h.open("a:1")
+		h.open("b:1")
+		var trusted atomic.Bool
+		way := h.exchange.Transport()
+		dial := way.Dial
+		way.Dial = func(ctx context.Context, addr string, o tunnel.Options) (tunnel.Session, error) {
+			if addr == "b:1" && !trusted.Load() {
+				return nil, x509.UnknownAuthorityError{}
+			}
+			return dial(ctx, addr, o)
+		}
+		g := h.startGroup(Config{Servers: []string{"a:1", "b:1"}, Transport: way}, 2)
+		pass(time.Second)
+		if s := g.State(); !s.Connected || s.Err != nil || !g.Untrusted() {
+			t.Errorf("%+v, a server is untrusted: %v", s, g.Untrusted())
+		}
+		trusted.Store(true)
+		if pass(DefaultMaxBackoff + time.Second); g.Untrusted() {
+			t.Error("a server is untrusted though both are connected")
 		}
 	})
 }

@@ -179,24 +179,25 @@ func readBounded(name string) ([]byte, error) {
 	return data, err
 }
 
-// A stamp distinguishes two versions of files. A replacement of the same size within the
-// file system's clock tick is not detected until the next one.
-type stamp []version
-
-type version struct {
-	size int64
-	mod  time.Time
-}
+// A stamp distinguishes two versions of files: by their sizes and times, and by which files
+// they are, as times may be kept when a file is replaced. What is written into a file, in the
+// same size and within the file system's clock tick, is not detected until the next one.
+type stamp []fs.FileInfo // nil for one that is not there
 
 func (s stamp) equal(o stamp) bool {
-	return slices.EqualFunc(s, o, func(a, b version) bool { return a.size == b.size && a.mod.Equal(b.mod) })
+	return slices.EqualFunc(s, o, func(a, b fs.FileInfo) bool {
+		if a == nil || b == nil {
+			return a == nil && b == nil
+		}
+		return a.Size() == b.Size() && a.ModTime().Equal(b.ModTime()) && os.SameFile(a, b)
+	})
 }
 
 func stampOf(files []string) stamp {
 	s := make(stamp, len(files))
 	for i, f := range files {
 		if fi, err := os.Stat(f); err == nil {
-			s[i] = version{fi.Size(), fi.ModTime()}
+			s[i] = fi
 		}
 	}
 	return s

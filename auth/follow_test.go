@@ -7,6 +7,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -157,6 +158,45 @@ func TestFollowedFileIsToldOnce(t *testing.T) {
 		cancel()
 		if err := <-done; err != nil {
 			t.Error(err)
+		}
+	})
+}
+
+// TestFollowsAnyReplacement: a replacement is seen though its size and its time are the same,
+// as when a symbolic link is led elsewhere or an archive is unpacked.
+func TestFollowsAnyReplacement(t *testing.T) {
+	dir := t.TempDir()
+	link := filepath.Join(dir, "link")
+	when := time.Now()
+	lead := func(content string) {
+		t.Helper()
+		to, err := os.MkdirTemp(dir, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		file := filepath.Join(to, "file")
+		write(t, file, []byte(content))
+		err = errors.Join(os.Chtimes(file, when, when), os.Symlink(to, link+".new"), os.Rename(link+".new", link))
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	lead("one")
+	synctest.Test(t, func(t *testing.T) {
+		f, err := Follow(new(Files), "file", func(contents [][]byte) (string, error) { return string(contents[0]), nil }, filepath.Join(link, "file"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		changes := 0
+		f.Changed(func() { changes++ })
+		for i, content := range []string{"two", "six"} {
+			lead(content)
+			for range 2 { // the second look sees the same
+				time.Sleep(recheck) // the bubble's clock
+				if got := f.Get(); got != content || changes != i+1 {
+					t.Errorf("after writing %s: %s, %d changes", content, got, changes)
+				}
+			}
 		}
 	})
 }

@@ -15,21 +15,42 @@ const TempPrefix = ".writing-"
 // exist. When Write returns, content and name are on disk. After an error the old file is
 // unchanged, unless syncing the directory failed.
 func Write(path string, data []byte, mode os.FileMode) error {
-	dir := filepath.Dir(path)
-	f, err := os.CreateTemp(dir, TempPrefix+"*") // mode 0600
+	p, err := Prepare(path, data, mode)
 	if err != nil {
 		return err
 	}
+	return p.Commit()
+}
+
+// A Prepared is content that is on disk, and has not replaced a file yet.
+type Prepared struct{ path, temporary string }
+
+// Prepare begins a Write: what remains to be done needs no space. The caller calls Commit or
+// Discard.
+func Prepare(path string, data []byte, mode os.FileMode) (*Prepared, error) {
+	f, err := os.CreateTemp(filepath.Dir(path), TempPrefix+"*") // mode 0600
+	if err != nil {
+		return nil, err
+	}
+	p := &Prepared{path, f.Name()}
 	_, err = f.Write(data)
-	err = errors.Join(err, f.Chmod(mode), f.Sync(), f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), path)
+	if err = errors.Join(err, f.Chmod(mode), f.Sync(), f.Close()); err != nil {
+		p.Discard() // the first error matters
+		return nil, err
 	}
-	if err != nil {
-		_ = os.Remove(f.Name()) // the first error matters
+	return p, nil
+}
+
+// Discard drops the content. After Commit it does nothing.
+func (p *Prepared) Discard() { _ = os.Remove(p.temporary) }
+
+// Commit replaces the file.
+func (p *Prepared) Commit() error {
+	if err := os.Rename(p.temporary, p.path); err != nil {
+		p.Discard()
 		return err
 	}
-	d, err := os.Open(dir)
+	d, err := os.Open(filepath.Dir(p.path))
 	if err != nil {
 		return err
 	}

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"net"
 	"path/filepath"
 	"slices"
 
@@ -17,7 +18,7 @@ import (
 
 // A Kubeconfig is what the current context of a kubeconfig says to a node.
 type Kubeconfig struct {
-	Server        string // https://HOST:PORT
+	Server        string // https://HOST:PORT, with 443 if the file names no port
 	APIServerName string // the name in the certificate of the API server
 	Files         GivenFiles
 }
@@ -34,8 +35,9 @@ func ReadKubeconfig(file string) (*Kubeconfig, error) {
 		if err != nil {
 			return nil, err
 		}
+		server := "https://" + net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), "443"))
 		return &Kubeconfig{
-			Server: cluster.Server, APIServerName: cmp.Or(cluster.TLSServerName, u.Hostname()),
+			Server: server, APIServerName: cmp.Or(cluster.TLSServerName, u.Hostname()),
 			Files: GivenFiles{Kubeconfig: file, Cert: user.ClientCertificate, Key: user.ClientKey, CA: cluster.CertificateAuthority},
 		}, nil
 	}, file)

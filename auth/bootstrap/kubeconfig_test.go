@@ -143,6 +143,23 @@ func TestKubeconfigIsFollowed(t *testing.T) {
 	}
 }
 
+// TestKubeconfigServer: a URL without a port means 443, as in kubectl.
+func TestKubeconfigServer(t *testing.T) {
+	for url, want := range map[string]string{
+		"https://api.internal:7443": "https://api.internal:7443",
+		"https://api.internal":      "https://api.internal:443",
+		"https://api.internal/":     "https://api.internal:443",
+		"https://[fd00::1]":         "https://[fd00::1]:443",
+	} {
+		k := newKubeletConf(t)
+		k.put(pkitest.NodeClient("node-1"), func(c *clientcmdapi.Cluster, _ *clientcmdapi.AuthInfo) { c.Server = url })
+		conf, err := ReadKubeconfig(k.file)
+		if err != nil || conf.Server != want {
+			t.Errorf("%s: %+v, %v, want %s", url, conf, err, want)
+		}
+	}
+}
+
 // What is no identity of this node is refused in a line that says why.
 func TestKubeconfigIsRefused(t *testing.T) {
 	node := pkitest.NodeClient("node-1")

@@ -371,7 +371,11 @@ func (k *Keeper) learnLocked(m *corev1.ConfigMap, restored bool) {
 	h := holderOf(r)
 	switch {
 	case old != nil && old.gone && old.record.object == r.object && r.Former != old.node:
-		h = h.deleted(m.Name)
+		if !k.cfg.Vouched {
+			h = h.deleted(m.Name)
+		} else {
+			h.gone = !h.record.bars()
+		}
 	case h.node != "":
 	case old != nil && old.record.object == r.object && old.node != "" && old.node != r.Former:
 		h.node = old.node

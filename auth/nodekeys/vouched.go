@@ -45,7 +45,7 @@ func (k *Keeper) vouched(ctx context.Context, name string, key Key, h *holder) e
 // outlived handles the deletion of a name's Node, and reports whether the record is
 // deleted too. A record that bars keys stays. The caller holds the turn.
 func (k *Keeper) outlived(name string, h *holder) bool {
-	if h.record.ended() != nil || len(h.record.Barred) > 0 {
+	if h.record.bars() {
 		return false
 	}
 	next := *h
@@ -53,6 +53,9 @@ func (k *Keeper) outlived(name string, h *holder) bool {
 	k.set(name, &next)
 	return true
 }
+
+// bars reports whether the record bars keys from the name.
+func (r *Record) bars() bool { return r.ended() != nil || len(r.Barred) > 0 }
 
 // Show records that a node used k for the name, and reports whether it is the first key.
 // It fails with a *HeldError if the name, or the key with it, was revoked.

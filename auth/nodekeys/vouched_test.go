@@ -3,12 +3,16 @@ package nodekeys
 // Tests of the keeper beside another API server.
 
 import (
+	"errors"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clienttesting "k8s.io/client-go/testing"
 )
 
 // inVouchedBubble runs a test with a keeper with Config.Vouched.
@@ -44,6 +48,44 @@ func TestVouchedKeys(t *testing.T) {
 		synctest.Wait()
 		if len(r.ended) > 0 {
 			t.Errorf("ended: %q", r.ended)
+		}
+	})
+}
+
+// TestVouchedChangeBeforeRemoval: a record that changes after the deletion of its Node, and
+// before its own, bars nobody. If it has become one that bars keys it stays.
+func TestVouchedChangeBeforeRemoval(t *testing.T) {
+	inVouchedBubble(t, func(t *testing.T, r *rig) {
+		ctx := t.Context()
+		r.admits("at first", "a", 1, 2, 3, 4)
+		r.admits("at first", "b", 1, 2, 3, 4)
+		var blocked atomic.Bool
+		blocked.Store(true)
+		r.react("delete", "configmaps", func(clienttesting.Action) (bool, runtime.Object, error) {
+			return blocked.Load(), nil, errors.New("away")
+		})
+		for _, name := range []string{"a", "b"} {
+			r.makeNode(name, "u"+name)
+			r.deleteNode(name)
+		}
+		r.must(r.keeper.Admit(ctx, "a", Key{9, 9}))
+		r.admits("after another key", "a", 1, 2, 3, 4)
+		synctest.Wait()
+		if len(r.ended) > 0 {
+			t.Errorf("ended: %q", r.ended)
+		}
+		_, err := r.book.Revoke(ctx, "b", "ann", "stolen")
+		r.must(err)
+		r.admits("revoked", "b")
+		blocked.Store(false)
+		<-time.After(lastRetry)
+		if _, err := r.book.Get(ctx, "a"); err == nil {
+			t.Error("the record outlives the Node")
+		}
+		r.admits("after the removal", "a", 1, 2, 3, 4)
+		r.admits("revoked, and its Node deleted", "b")
+		if h := r.keeper.holder("b"); h == nil || h.gone {
+			t.Errorf("the revoked record is about to be deleted: %+v", h)
 		}
 	})
 }

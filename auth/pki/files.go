@@ -132,11 +132,28 @@ func encodeCerts(certs ...*x509.Certificate) []byte {
 	return b.Bytes()
 }
 
-// changed is called after each change of a file; tests replace it.
-var changed = func() {}
+// changed is called after each change of a file, and prepare before it; tests replace them.
+var (
+	changed = func() {}
+	prepare = atomicfile.Prepare
+)
 
 func writeFile(file string, data []byte, mode os.FileMode) error {
-	if err := atomicfile.Write(file, data, mode); err != nil {
+	return writeFileAnd(file, data, mode, func() error { return nil })
+}
+
+// writeFileAnd calls then once there is space for the file, and writes it if then has done
+// its work.
+func writeFileAnd(file string, data []byte, mode os.FileMode, then func() error) error {
+	p, err := prepare(file, data, mode)
+	if err != nil {
+		return fmt.Errorf("write %s: %w", file, err)
+	}
+	if err = then(); err != nil {
+		p.Discard()
+		return err
+	}
+	if err = p.Commit(); err != nil {
 		return fmt.Errorf("write %s: %w", file, err)
 	}
 	changed()

@@ -26,6 +26,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"fmt"
+	"log/slog"
 	"math/big"
 	"net"
 	"path/filepath"
@@ -94,6 +95,7 @@ type Config struct {
 	HubOnly bool
 	// Now is the clock; nil means time.Now.
 	Now func() time.Time
+	Log *slog.Logger // nil means discard
 }
 
 // A PKI is a directory with all keys and certificates.
@@ -108,10 +110,14 @@ type PKI struct {
 }
 
 // Ensure makes missing files in c.Dir, and replaces certificates that have less than 40 %
-// of their life left or other names than those of c. Its errors name the file.
+// of their life left or other names than those of c. Its errors name the file. If a
+// certificate that lacks nothing but time cannot be replaced, that is no error, but logged.
 func Ensure(c Config) (*PKI, error) {
 	if c.Now == nil {
 		c.Now = time.Now
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
 	}
 	if err := privatedir.Make(c.Dir); err != nil {
 		return nil, fmt.Errorf("key directory: %w", err)
@@ -217,14 +223,36 @@ func (p *PKI) leaves() []leaf {
 	return leaves
 }
 
+// ensureLeaf makes l if there is none that may be kept. One that is only due stays in use if
+// it cannot be replaced, as on a full disk.
 func (p *PKI) ensureLeaf(l leaf) error {
+	cert := p.kept(l)
+	if cert != nil && !p.cfg.Now().Add(renewBefore).After(cert.NotAfter) {
+		return nil
+	}
+	err := p.makeLeaf(l)
+	if err != nil && cert != nil {
+		p.cfg.Log.Warn("a certificate is due and cannot be replaced; it stays in use, and that is tried again", "file", p.Path(l.name, false), "ends", cert.NotAfter, "err", err)
+		return nil
+	}
+	return err
+}
+
+// kept returns the present certificate of l, which may be due; nil if it may not be kept.
+func (p *PKI) kept(l leaf) *x509.Certificate {
 	certs, certErr := readCerts(p.Path(l.name, false))
 	key, keyErr := readKey(p.Path(l.name, true))
-	if certErr == nil && keyErr == nil && matches(certs[0], key) && p.good(certs[0], l) {
-		if sameCerts(certs[1:], l.chain) && certs[0].CheckSignatureFrom(l.issuer.cert) == nil || p.settling(certs[0], l) {
-			return nil
-		}
+	if certErr != nil || keyErr != nil || !matches(certs[0], key) || !p.good(certs[0], l) {
+		return nil
 	}
+	if sameCerts(certs[1:], l.chain) && certs[0].CheckSignatureFrom(l.issuer.cert) == nil || p.settling(certs[0], l) {
+		return certs[0]
+	}
+	return nil
+}
+
+// makeLeaf makes l. The key is not replaced unless there is space for the certificate.
+func (p *PKI) makeLeaf(l leaf) error {
 	fresh, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return err
@@ -243,10 +271,8 @@ func (p *PKI) ensureLeaf(l leaf) error {
 	if err != nil {
 		return err
 	}
-	if err := writeKey(p.Path(l.name, true), fresh); err != nil {
-		return err
-	}
-	return writeFile(p.Path(l.name, false), encodeCerts(append([]*x509.Certificate{made}, l.chain...)...), 0o644)
+	data := encodeCerts(append([]*x509.Certificate{made}, l.chain...)...)
+	return writeFileAnd(p.Path(l.name, false), data, 0o644, func() error { return writeKey(p.Path(l.name, true), fresh) })
 }
 
 // settling reports whether cert is of a predecessor of l's authority that is still
@@ -261,7 +287,7 @@ func (p *PKI) settling(cert *x509.Certificate, l leaf) bool {
 // good reports whether cert may be kept for l, regardless of its signer.
 func (p *PKI) good(cert *x509.Certificate, l leaf) bool {
 	now := p.cfg.Now()
-	if now.Before(cert.NotBefore) || now.Add(renewBefore).After(cert.NotAfter) {
+	if now.Before(cert.NotBefore) || now.After(cert.NotAfter) {
 		return false
 	}
 	if cert.Subject.CommonName != l.subject.CommonName {

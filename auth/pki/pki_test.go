@@ -4,14 +4,19 @@ import (
 	"bytes"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
+	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/hawser-project/hawser/auth/atomicfile"
 )
 
 func config(t *testing.T) Config {
@@ -98,6 +103,51 @@ func TestRenewal(t *testing.T) {
 	}
 	if !bytes.Equal(ca, read(t, p.Path(CA, false))) {
 		t.Error("the authority was replaced")
+	}
+}
+
+// TestNoSpace: certificates that are due and cannot be replaced stay in use, with a warning.
+// One that has ended, or lacks a name, is an error. No key is without its certificate.
+func TestNoSpace(t *testing.T) {
+	now := time.Now()
+	for name, tc := range map[string]struct {
+		later time.Duration
+		names []string
+		fails bool
+	}{
+		"due":         {leafLife - renewBefore + time.Hour, nil, false},
+		"ended":       {leafLife + time.Hour, nil, true},
+		"not its own": {time.Hour, []string{"hawser.example"}, true},
+	} {
+		for space := range 2 { // how many files there is space for
+			c, log := config(t), new(bytes.Buffer)
+			c.Now, c.Log = func() time.Time { return now }, slog.New(slog.NewTextHandler(log, nil))
+			p := ensure(t, c)
+			left := space
+			prepare = func(file string, data []byte, mode os.FileMode) (*atomicfile.Prepared, error) {
+				if left--; left < 0 {
+					return nil, syscall.ENOSPC
+				}
+				return atomicfile.Prepare(file, data, mode)
+			}
+			c.Now, c.Names = func() time.Time { return now.Add(tc.later) }, append(tc.names, c.Names...)
+			_, err := Ensure(c)
+			prepare = atomicfile.Prepare
+			if (err != nil) != tc.fails || err != nil && !errors.Is(err, syscall.ENOSPC) {
+				t.Errorf("%s: with space for %d files: %v", name, space, err)
+			}
+			if warned := strings.Contains(log.String(), "level=WARN"); warned == tc.fails {
+				t.Errorf("%s: with space for %d files the log says %s", name, space, log)
+			}
+			for _, l := range p.leaves() {
+				if _, err := tls.LoadX509KeyPair(p.Path(l.name, false), p.Path(l.name, true)); err != nil {
+					t.Errorf("%s: with space for %d files: %v", name, space, err)
+				}
+			}
+			if found, err := filepath.Glob(filepath.Join(c.Dir, atomicfile.TempPrefix+"*")); err != nil || len(found) > 0 {
+				t.Errorf("%s: left over: %q, %v", name, found, err)
+			}
+		}
 	}
 }
 

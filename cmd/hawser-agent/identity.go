@@ -128,10 +128,10 @@ func (o *identityOptions) check(f *pflag.FlagSet) error {
 const tunnelAsk = 10 * time.Second
 
 // tunnelTLS is how the server's end of the tunnel is believed. The cluster is asked
-// whether the hub has an authority of its own when that is not known, and when what
-// is known did not do.
+// whether hubs have authorities of their own when that is not known, and when what is
+// known did not do for one of them: once before each attempt to connect.
 func (p *parts) tunnelTLS(ctx context.Context, id *bootstrap.Identity, log *slog.Logger) *tls.Config {
-	if !id.TunnelKnown() || errors.Is(p.link.State().Err, agent.ErrServerUntrusted) {
+	if !id.TunnelKnown() || p.link.Untrusted() {
 		ask, cancel := context.WithTimeout(ctx, tunnelAsk)
 		defer cancel()
 		if err := id.RefreshTunnel(ask); err != nil {

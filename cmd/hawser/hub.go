@@ -68,7 +68,7 @@ func runBeside(ctx context.Context, o *serverOptions, metrics prometheus.Registe
 	if h.api, err = kubernetes.NewForConfig(clientrest.AddUserAgent(clientrest.CopyConfig(client), "hub")); err != nil {
 		return fmt.Errorf("--kubeconfig: %w", err)
 	}
-	if h.keys, err = pki.Ensure(pki.Config{Dir: filepath.Join(o.dataDir, "pki"), Names: o.servingNames(), IPs: o.servingIPs(), HubOnly: true}); err != nil {
+	if h.keys, err = pki.Ensure(pki.Config{Dir: filepath.Join(o.dataDir, "pki"), Names: o.servingNames(), IPs: o.servingIPs(), HubOnly: true, Log: log}); err != nil {
 		return err
 	}
 	streams, closeStreams, err := openStreams(&o.streams, log)
@@ -318,7 +318,7 @@ func (h *hubBeside) runUpper(ctx context.Context) error {
 	}
 	group.Go(func() error { return h.runControllers(ctx) })
 	group.Go(func() error {
-		for _, ready := range []<-chan struct{}{h.tunnels.names.keeper.Ready(), h.clients.known, h.controllers.Ready()} {
+		for _, ready := range []<-chan struct{}{h.tunnels.names.keeper.Ready(), h.knowsAgents(), h.controllers.Ready()} {
 			select {
 			case <-ready:
 			case <-ctx.Done():

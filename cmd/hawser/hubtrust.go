@@ -69,6 +69,17 @@ func (c *clusterClients) Pool() (*x509.CertPool, error) {
 	return o.Roots, nil
 }
 
+// knowsAgents is closed once there are authorities to know agents by: those of a file are
+// there from the start.
+func (h *hubBeside) knowsAgents() <-chan struct{} {
+	if h.o.beside.clientCA == "" && h.o.beside.agentCA == "" {
+		return h.clients.known
+	}
+	known := make(chan struct{})
+	close(known)
+	return known
+}
+
 func (c *clusterClients) run(ctx context.Context) error {
 	c.Run(ctx, 1)
 	return nil

@@ -26,7 +26,8 @@ import (
 
 // TestWhoIsAnAgent: without a flag the cluster's authority counts, once the cluster has
 // said which it is; with --client-ca-file that of the file, and with --agent-ca that one
-// alone. The hub's own, of the front end, never does.
+// alone: neither waits for what the cluster says. The hub's own, of the front end, never
+// does.
 func TestWhoIsAnAgent(t *testing.T) {
 	cluster, named := pkitest.New(t, "cluster"), pkitest.New(t, "named")
 	file := filepath.Join(t.TempDir(), "ca")
@@ -48,6 +49,8 @@ func TestWhoIsAnAgent(t *testing.T) {
 		{[]string{"--client-ca-file", file}, true, "named"},
 		{[]string{"--agent-ca", file}, true, "named"},
 		{[]string{"--connect-client-ca-file", file}, true, "cluster"},
+		{[]string{"--client-ca-file", file}, false, "named"},
+		{[]string{"--agent-ca", file}, false, "named"},
 	} {
 		o, err := parse(t, append([]string{"--kubeconfig", "x"}, tc.args...)...)
 		if err != nil {
@@ -74,6 +77,15 @@ func TestWhoIsAnAgent(t *testing.T) {
 		if got := strings.Join(in, " "); got != tc.want {
 			t.Errorf("%q, published %t: agents of %q are let in, want %q", tc.args, tc.published, got, tc.want)
 		}
+		ready := false // the hub is not until somebody can be let in
+		select {
+		case <-h.knowsAgents():
+			ready = true
+		default:
+		}
+		if ready != (tc.want != "") {
+			t.Errorf("%q, published %t: agents can be known: %t", tc.args, tc.published, ready)
+		}
 		shared := o.beside.connectCA != ""
 		if letsIn(t, ring.clients, own) == shared || letsIn(t, ring.clients, named) != shared || letsIn(t, ring.clients, cluster) {
 			t.Errorf("%q: the front end does not go by its own authority, or that of the flag", tc.args)
@@ -95,6 +107,7 @@ func publishClients(t *testing.T, c *clusterClients, ca *pkitest.Authority) {
 	go func() { done <- fresh.run(t.Context()) }()
 	<-fresh.known
 	c.ConfigMapCAController = fresh.ConfigMapCAController
+	c.Enqueue()
 }
 
 // letsIn says whether a server of conf takes a node's certificate that ca has signed.

@@ -150,8 +150,11 @@ func shownToPeers(id string, keys *pki.PKI) func(*tls.CertificateRequestInfo) (*
 	return func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
 		mu.Lock()
 		defer mu.Unlock()
-		if cert != nil && time.Since(cert.Leaf.NotBefore) < certificateAge {
-			return cert, nil
+		if cert != nil {
+			// Below zero the clock was ahead when it was made, and it counts for nobody yet.
+			if age := time.Since(cert.Leaf.NotBefore); age >= 0 && age < certificateAge {
+				return cert, nil
+			}
 		}
 		made, err := keys.ServerCertificate(id)
 		if err == nil {

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/hawser-project/hawser/auth"
 	"github.com/hawser-project/hawser/auth/pki"
@@ -38,6 +39,36 @@ func TestServerToken(t *testing.T) {
 	}
 	if fi, err := os.Stat(filepath.Join(dir, identityFile)); err != nil || fi.Mode().Perm() != 0o600 {
 		t.Errorf("%v, %v", fi, err)
+	}
+}
+
+// TestShownToPeers: a certificate is shown for a while, but none that a clock which was ahead
+// has made: others do not believe it yet.
+func TestShownToPeers(t *testing.T) {
+	now := time.Now()
+	keys, err := pki.Ensure(pki.Config{Dir: filepath.Join(t.TempDir(), "pki"), Now: func() time.Time { return now }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	get := shownToPeers("a", keys)
+	shown := func() *x509.Certificate {
+		t.Helper()
+		c, err := get(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c.Leaf
+	}
+	right := now
+	now = right.Add(2 * time.Hour)
+	shown()
+	now = right
+	first := shown()
+	if first.NotBefore.After(right) {
+		t.Errorf("a certificate is shown that begins at %v, now it is %v", first.NotBefore, right)
+	}
+	if !shown().Equal(first) {
+		t.Error("another is shown a moment later")
 	}
 }
 

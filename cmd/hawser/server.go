@@ -87,7 +87,7 @@ func runServer(ctx context.Context, o *serverOptions, log *slog.Logger) error {
 		return err
 	}
 	defer unlock()
-	keys, err := pki.Ensure(pki.Config{Dir: filepath.Join(o.dataDir, "pki"), Names: o.servingNames(), IPs: o.servingIPs()})
+	keys, err := pki.Ensure(pki.Config{Dir: filepath.Join(o.dataDir, "pki"), Names: o.servingNames(), IPs: o.servingIPs(), Log: log})
 	if err != nil {
 		return err
 	}

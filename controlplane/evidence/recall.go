@@ -43,10 +43,11 @@ func silenced(n *corev1.Node) (noticed, last time.Time, ok bool) {
 }
 
 // recall returns the session that a node had with the server before this one, if it
-// fell silent then. When it had begun, and where from, is not known.
-func recall(n *corev1.Node) (Session, bool) {
+// fell silent then. When it had begun, and where from, is not known. A last word that is
+// still to come, by a clock that was ahead, proves nothing.
+func recall(n *corev1.Node, now time.Time) (Session, bool) {
 	noticed, last, ok := silenced(n)
-	if !ok {
+	if !ok || last.After(now) {
 		return Session{}, false
 	}
 	end := Change{At: noticed, State: Detached, Cause: Silent, Heard: last}
@@ -69,7 +70,7 @@ func keptUntil(n *corev1.Node, started time.Time) []Change {
 // one knew goes before what this one does.
 func (j *Judge) observeLocked(n *corev1.Node, now time.Time) (s Session, ok bool) {
 	if s, ok = j.cfg.Source.Observe(n.Name); !ok {
-		if s, ok = recall(n); ok {
+		if s, ok = recall(n, now); ok {
 			j.recalled[n.UID] = s.Changes
 		}
 		return s, ok

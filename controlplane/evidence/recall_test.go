@@ -147,6 +147,25 @@ func TestOthersLived(t *testing.T) {
 	}
 }
 
+// TestRecallOfTheFuture: a last word that is still to come, by a clock that was ahead, takes
+// no excuse from others.
+func TestRecallOfTheFuture(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		pass(settled)
+		w := newWorld(t, Config{})
+		w.node("a1", "a", true)
+		w.node("a2", "a", true)
+		w.node("b1", "b", false)
+		last := time.Now().Add(2 * time.Hour)
+		w.was("b1", corev1.ConditionFalse, LinkSilent, last, last.Add(20*time.Second))
+		pass(2 * time.Minute)
+		w.silence("a1", "a2")
+		if got := w.reason("a1"); got != ServerLostNetwork {
+			t.Errorf("excuse %q, want %q", got, ServerLostNetwork)
+		}
+	})
+}
+
 // TestRecalledIsForgotten: what is recalled of a node goes with it.
 func TestRecalledIsForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -4,8 +4,9 @@
 // The name and the holder of a Lease are the server's ID, and an annotation says where
 // other servers reach its tunnel. It is renewed every five seconds and given up at an
 // orderly end. Who has watched one for its duration and has seen no renewal takes the
-// server for gone; so clocks need not agree. Which nodes each server has is not written
-// here: servers tell each other.
+// server for gone; so clocks need not agree. Time in which this server could not renew its
+// own does not count: then the store is away, and nobody can. Which nodes each server has
+// is not written here: servers tell each other.
 //
 // A server finds that another has its ID, or a copy of its data directory, by what stands
 // in the Leases: annotations name the data directory of whoever wrote one, and the process.
@@ -87,6 +88,8 @@ type Registry struct {
 	seen    map[string]*observation // by name
 	told    map[string]Server       // of the latest Changed
 	failed  string                  // the latest failure told of; empty after a success
+	renewed time.Time               // the latest success
+	fair    time.Time               // when others have had time to renew theirs, after failures
 
 	alone   bool      // Alone has been called
 	settled time.Time // when whoever had the Lease before would have been seen
@@ -187,7 +190,11 @@ func (r *Registry) renew(ctx context.Context) error {
 	err := r.write(ctx)
 	switch {
 	case err == nil || apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err): // somebody was faster: the next look tells who
-		r.failed = ""
+		now := time.Now()
+		if r.away(now) {
+			r.fair = now.Add(Duration)
+		}
+		r.failed, r.renewed = "", now
 	case errors.As(err, new(*DoubleError)):
 		return err
 	case r.failed != err.Error() && !errors.Is(err, context.Canceled):
@@ -197,6 +204,9 @@ func (r *Registry) renew(ctx context.Context) error {
 	}
 	return nil
 }
+
+// away says whether the store seems to be away: two renewals have failed.
+func (r *Registry) away(now time.Time) bool { return now.Sub(r.renewed) >= 2*renewEvery }
 
 // A DoubleError says that another server has this one's ID, or a copy of its data directory.
 type DoubleError struct {
@@ -324,9 +334,14 @@ func (r *Registry) look(now time.Time) error {
 		return nil
 	}
 	there, named, copies := make(map[string]Server), make(map[string]bool), 0
+	unfair := r.away(now) || now.Before(r.fair)
 	for _, l := range all {
 		named[l.Name] = true
-		if l.Name == r.cfg.Server.ID || r.gone(l, now) {
+		if l.Name == r.cfg.Server.ID {
+			continue
+		}
+		_, told := r.told[l.Name]
+		if gone := r.gone(l, now); gone && !(told && unfair) {
 			continue
 		}
 		if addr := l.Annotations[Address]; addr != "" {

@@ -138,6 +138,35 @@ func TestServersSeeEachOther(t *testing.T) {
 	})
 }
 
+// TestStoreIsAway: while nobody can renew, nobody is gone. Who does not renew afterwards is.
+func TestStoreIsAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := fake.NewClientset()
+		a, b := start(t, store, "a", "a:1", "ta"), start(t, store, "b", "b:1", "tb")
+		dead := start(t, store, "c", "c:1", "tc")
+		dead.cut.Store(true)
+		pass(Duration + renewEvery)
+		a.cut.Store(true)
+		b.cut.Store(true)
+		for range 60 {
+			if pass(time.Second); a.others() != "b=b:1" || b.others() != "a=a:1" {
+				t.Fatalf("while nobody can renew a sees %q, b sees %q", a.others(), b.others())
+			}
+		}
+		a.cut.Store(false)
+		if pass(Duration - time.Second); a.others() != "b=b:1" {
+			t.Errorf("a sees %q before b has had time to renew", a.others())
+		}
+		if pass(2 * renewEvery); a.others() != "" {
+			t.Errorf("a sees %q, which does not renew", a.others())
+		}
+		b.cut.Store(false)
+		if pass(2 * renewEvery); a.others() != "b=b:1" || b.others() != "a=a:1" {
+			t.Errorf("in the end a sees %q, b sees %q", a.others(), b.others())
+		}
+	})
+}
+
 func TestSameID(t *testing.T) {
 	const other, copied = "another server with the ID a runs at ", "another server runs with a copy of this one's data directory, at "
 	for name, tc := range map[string]struct {

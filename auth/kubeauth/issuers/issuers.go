@@ -4,8 +4,9 @@
 // of tokens to users, all by k8s.io/apiserver's own code.
 //
 // The file is followed. A new version is used once it is complete and valid; otherwise the
-// former one stays in use, and the error is logged once. While an issuer is down its
-// tokens get 401, other tokens are not affected, and it is tried again every ten seconds.
+// former one stays in use, and the error is logged once. An issuer whose entry is in it as
+// before keeps its keys. While an issuer is down its tokens get 401 unless its keys are
+// known, other tokens are not affected, and it is tried again every ten seconds.
 //
 // One rule is ours: an issuer cannot authenticate the cluster's own identities. A user or a
 // group whose name starts with "system:" is refused. Bind a role to the issuer's groups
@@ -21,6 +22,8 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -72,7 +75,7 @@ type Issuers struct {
 	file     *auth.File[*generation]
 
 	mu      sync.Mutex // guards the following
-	current *generation
+	current []*issuer
 	closed  bool
 }
 
@@ -81,7 +84,13 @@ var _ authenticator.Token = (*Issuers)(nil)
 // A generation is one version of the file.
 type generation struct {
 	tokens authenticator.Token // nil if there is no issuer
-	stop   context.CancelFunc  // ends the requests to the issuers
+}
+
+// An issuer is an entry of the file, and outlives the versions in which that is the same.
+type issuer struct {
+	entry  api.JWTAuthenticator
+	tokens authenticator.Token
+	stop   context.CancelFunc // ends the requests to the issuer
 }
 
 // Check reads and checks the file. It makes no request to an issuer.
@@ -110,23 +119,36 @@ func New(c Config) (*Issuers, error) {
 // Close ends the requests to the issuers. AuthenticateToken should not be called any more.
 func (i *Issuers) Close() {
 	i.mu.Lock()
-	defer i.mu.Unlock()
 	i.closed = true
-	i.current.stop()
+	i.mu.Unlock()
+	i.use(nil)
 }
 
-// use replaces the generation by g and ends the former, or ends g itself after Close.
-func (i *Issuers) use(g *generation) {
+// use replaces the issuers by list, or by none after Close, and ends all others.
+func (i *Issuers) use(list []*issuer) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	ends := i.current
-	if i.closed {
-		ends = g
+	all := slices.Concat(i.current, list)
+	if i.current = list; i.closed {
+		i.current = nil
 	}
-	if ends != nil {
-		ends.stop()
+	for _, is := range all {
+		if !slices.Contains(i.current, is) {
+			is.stop()
+		}
 	}
-	i.current = g
+}
+
+// used returns the issuer in use that has the entry; nil if there is none.
+func (i *Issuers) used(entry *api.JWTAuthenticator) *issuer {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	for _, is := range i.current {
+		if reflect.DeepEqual(&is.entry, entry) {
+			return is
+		}
+	}
+	return nil
 }
 
 // read makes a generation of the file.
@@ -135,12 +157,7 @@ func (i *Issuers) read(contents [][]byte) (*generation, error) {
 	if err != nil {
 		return nil, err
 	}
-	g, err := i.generation(c)
-	if err != nil {
-		return nil, err
-	}
-	i.use(g)
-	return g, nil
+	return i.generation(c)
 }
 
 // parse returns the configuration in a file, or its errors with the line of the first.
@@ -175,31 +192,50 @@ func (i *Issuers) decode(text []byte) (*api.AuthenticationConfiguration, error) 
 	return c, faults.ToAggregate()
 }
 
-// generation starts to read the keys of the issuers of c.
+// generation puts the issuers of c into use.
 func (i *Issuers) generation(c *api.AuthenticationConfiguration) (*generation, error) {
-	ctx, cancel := context.WithCancel(context.Background())
-	g := &generation{stop: cancel}
-	var tokens []authenticator.Token
-	for _, jwt := range c.JWT {
-		client, err := asking(&jwt.Issuer)
-		if err != nil {
-			cancel()
-			return nil, fmt.Errorf("issuer %s: %w", jwt.Issuer.URL, err)
+	var (
+		list, fresh []*issuer
+		tokens      []authenticator.Token
+	)
+	for n := range c.JWT {
+		is := i.used(&c.JWT[n])
+		if is == nil {
+			var err error
+			if is, err = i.issuer(c.JWT[n]); err != nil {
+				for _, f := range fresh {
+					f.stop()
+				}
+				return nil, fmt.Errorf("issuer %s: %w", c.JWT[n].Issuer.URL, err)
+			}
+			fresh = append(fresh, is)
 		}
-		t, err := oidc.New(ctx, oidc.Options{
-			JWTAuthenticator: jwt, Compiler: i.compiler, DisallowedIssuers: i.cfg.Own,
-			SupportedSigningAlgs: oidc.AllValidSigningAlgorithms(), Client: client,
-		})
-		if err != nil {
-			cancel()
-			return nil, fmt.Errorf("issuer %s: %w", jwt.Issuer.URL, err)
-		}
-		tokens = append(tokens, authenticator.WrapAudienceAgnosticToken(i.cfg.Audiences, foreign{t}))
+		list, tokens = append(list, is), append(tokens, is.tokens)
 	}
+	i.use(list)
+	g := &generation{}
 	if len(tokens) > 0 {
 		g.tokens = tokencache.New(union.NewFailOnError(tokens...), false, kept, 0)
 	}
 	return g, nil
+}
+
+// issuer starts to read the keys of one.
+func (i *Issuers) issuer(entry api.JWTAuthenticator) (*issuer, error) {
+	client, err := asking(&entry.Issuer)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	t, err := oidc.New(ctx, oidc.Options{
+		JWTAuthenticator: *entry.DeepCopy(), Compiler: i.compiler, DisallowedIssuers: i.cfg.Own,
+		SupportedSigningAlgs: oidc.AllValidSigningAlgorithms(), Client: client,
+	})
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	return &issuer{entry, authenticator.WrapAudienceAgnosticToken(i.cfg.Audiences, foreign{t}), cancel}, nil
 }
 
 // AuthenticateToken implements authenticator.Token.

@@ -195,6 +195,26 @@ func TestDown(t *testing.T) {
 	i.becomes(t, is.Token(nil), "a:ann")
 }
 
+// TestKeysOutliveOtherChanges: an issuer whose entry stays as it is keeps its keys, though it is
+// down when the file is replaced.
+func TestKeysOutliveOtherChanges(t *testing.T) {
+	is, changes := issuertest.New(t), issuertest.New(t)
+	i, file, _ := believing(t, issuertest.File(is.Entry("a:"), changes.Entry("b:")))
+	i.becomes(t, is.Token(nil), "a:ann")
+	i.becomes(t, changes.Token(nil), "b:ann")
+	is.SetDown(true)
+	for n, prefix := range []string{"c:", "d:"} {
+		if err := os.WriteFile(file, []byte(issuertest.File(changes.Entry(prefix), is.Entry("a:"))), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		i.becomes(t, changes.Token(nil), prefix+"ann")
+		sub := fmt.Sprint("new-", n) // no token that is cached
+		if got := i.who(t.Context(), is.Token(map[string]any{"sub": sub})); got != "a:"+sub+"[a:staff]" {
+			t.Errorf("once the other has the prefix %s: %s", prefix, got)
+		}
+	}
+}
+
 // A valid new file is used, and an invalid one is logged once.
 func TestFollow(t *testing.T) {
 	one, two := issuertest.New(t), issuertest.New(t)
