@@ -5,11 +5,9 @@ package pods
 import (
 	"context"
 	"fmt"
-	"os"
 	"path/filepath"
 	"time"
 
-	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
@@ -22,13 +20,12 @@ const (
 	// storagePeriod is how often the storage of a pod with limits is measured, as in the
 	// kubelet.
 	storagePeriod = 10 * time.Second
-	// storageRest bounds the cost: a measurement of a pod is followed by a pause of at least
-	// that many times its duration.
+	// storageRest bounds the cost: measuring a pod is followed by a pause of at least that many
+	// times its duration.
 	storageRest = 20
-	// storageTimeout bounds one measurement. What has not been read by then does not count.
-	storageTimeout = 30 * time.Second
-	// maxDirDepth bounds the open directories of a measurement. What is deeper does not count.
-	maxDirDepth = 128
+	// storageTimeout bounds a portion of the measurement of one pod, and so what a pod with
+	// many files delays the others by. The next portion goes on from there.
+	storageTimeout = 5 * time.Second
 
 	reasonEvicted = "Evicted"
 	evictionGrace = time.Second // as the kubelet's
@@ -40,21 +37,25 @@ func (r *Runner) watchStorage(ctx context.Context) {
 	ticker := time.NewTicker(storagePeriod)
 	defer ticker.Stop()
 	resting := map[types.UID]time.Time{} // until when
+	measured := map[types.UID]*measurement{}
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
 		}
-		was := resting
-		resting = map[types.UID]time.Time{}
+		was, had := resting, measured
+		resting, measured = map[types.UID]time.Time{}, map[types.UID]*measurement{}
 		for _, w := range r.withStorageLimits() {
 			uid := w.id.UID
+			if measured[uid] = had[uid]; measured[uid] == nil {
+				measured[uid] = &measurement{}
+			}
 			if resting[uid] = was[uid]; time.Now().Before(was[uid]) {
 				continue
 			}
 			began := time.Now()
-			if message := r.excess(ctx, w.current()); message != "" {
+			if message := r.excess(ctx, measured[uid], w.current()); message != "" {
 				w.post(func() { w.evict(message) })
 			}
 			resting[uid] = time.Now().Add(storageRest * time.Since(began))
@@ -113,10 +114,12 @@ func (w *worker) evict(message string) {
 	w.end(time.Now().Add(evictionGrace), &kill{reason: reasonEvicted, message: message, failed: true})
 }
 
-// excess returns which limit the pod exceeds, in the kubelet's words; empty for none.
-func (r *Runner) excess(ctx context.Context, pod *corev1.Pod) string {
+// excess measures a portion and returns which limit the pod exceeds, in the kubelet's words;
+// empty for none.
+func (r *Runner) excess(ctx context.Context, m *measurement, pod *corev1.Pod) string {
 	ctx, cancel := context.WithTimeout(ctx, storageTimeout)
 	defer cancel()
+	m.begin()
 	var total int64
 	for i := range pod.Spec.Volumes {
 		v := &pod.Spec.Volumes[i]
@@ -128,7 +131,7 @@ func (r *Runner) excess(ctx context.Context, pod *corev1.Pod) string {
 		if err != nil {
 			continue // it is of no container
 		}
-		used := diskUsage(ctx, dir)
+		used := m.usage(ctx, dir)
 		if limit != nil && used > limit.Value() {
 			return fmt.Sprintf("Usage of EmptyDir volume %q exceeds the limit %q. ", v.Name, limit.String())
 		}
@@ -140,7 +143,7 @@ func (r *Runner) excess(ctx context.Context, pod *corev1.Pod) string {
 	if whole == nil {
 		return ""
 	}
-	byName := r.containerStorage(ctx, pod)
+	byName := r.containerStorage(ctx, m, pod)
 	for _, used := range byName {
 		total += used
 	}
@@ -156,13 +159,16 @@ func (r *Runner) excess(ctx context.Context, pod *corev1.Pod) string {
 	return ""
 }
 
-// containerStorage returns the bytes that each container of the pod uses: its logs, and what
-// its running attempt has written outside of volumes.
-func (r *Runner) containerStorage(ctx context.Context, pod *corev1.Pod) map[string]int64 {
+// containerStorage returns the bytes that each container of the pod uses: its logs, its
+// termination messages and /etc/hosts, and what its running attempt has written outside of
+// volumes.
+func (r *Runner) containerStorage(ctx context.Context, m *measurement, pod *corev1.Pod) map[string]int64 {
 	used := map[string]int64{}
 	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
 		for i := range list {
-			used[list[i].Name] = diskUsage(ctx, filepath.Dir(r.places.log(idOf(pod), list[i].Name, 0)))
+			for _, file := range []string{r.places.log(idOf(pod), list[i].Name, 0), r.places.terminationLog(pod.UID, list[i].Name, 0)} {
+				used[list[i].Name] += m.usage(ctx, filepath.Dir(file))
+			}
 		}
 	}
 	listed, err := r.lister.get(ctx)
@@ -171,57 +177,8 @@ func (r *Runner) containerStorage(ctx context.Context, pod *corev1.Pod) map[stri
 	}
 	for _, c := range listed[pod.UID] {
 		if c.State == runtime.Running && c.Dir != "" {
-			used[c.Name] += diskUsage(ctx, c.Dir)
+			used[c.Name] += m.usage(ctx, c.Dir)
 		}
 	}
 	return used
-}
-
-// diskUsage returns the bytes on disk of the files below dir and on its file system. It
-// follows no symbolic links. It leaves out what it cannot read, and what is left once ctx is
-// done. A file with several hard links counts in equal parts for each.
-func diskUsage(ctx context.Context, dir string) int64 {
-	fd, err := unix.Open(dir, openDir, 0)
-	if err != nil {
-		return 0
-	}
-	return usageOf(ctx, fd, dir, nil, maxDirDepth)
-}
-
-const openDir = unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC
-
-// usageOf is diskUsage of an open directory, which it closes. It reads names in portions,
-// because a container decides how many there are.
-func usageOf(ctx context.Context, fd int, name string, top *unix.Stat_t, depth int) int64 {
-	d := os.NewFile(uintptr(fd), name)
-	defer d.Close()
-	var st unix.Stat_t
-	if unix.Fstat(fd, &st) != nil {
-		return 0
-	}
-	if top == nil {
-		top = &st
-	}
-	if st.Dev != top.Dev {
-		return 0
-	}
-	sum := st.Blocks * 512
-	for ctx.Err() == nil {
-		names, err := d.Readdirnames(512)
-		for _, name := range names {
-			switch {
-			case unix.Fstatat(fd, name, &st, unix.AT_SYMLINK_NOFOLLOW) != nil || st.Dev != top.Dev:
-			case st.Mode&unix.S_IFMT != unix.S_IFDIR:
-				sum += st.Blocks * 512 / int64(max(st.Nlink, 1)) //nolint:gosec // a count of links
-			case depth > 0:
-				if sub, failed := unix.Openat(fd, name, openDir, 0); failed == nil {
-					sum += usageOf(ctx, sub, name, top, depth-1)
-				}
-			}
-		}
-		if err != nil {
-			break // io.EOF, or it cannot be read any more
-		}
-	}
-	return sum
 }

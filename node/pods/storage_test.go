@@ -4,6 +4,7 @@ package pods
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -49,6 +50,8 @@ func TestStorageLimits(t *testing.T) {
 	}
 	logs := func(w *world, p *corev1.Pod) string { return w.runner.places.log(idOf(p), "main", 7) }
 	layer := func(*world, *corev1.Pod) string { return filepath.Join(layers, "main", "file") }
+	termination := func(w *world, p *corev1.Pod) string { return w.runner.places.terminationLog(p.UID, "main", 0) }
+	hosts := func(w *world, p *corev1.Pod) string { return filepath.Join(filepath.Dir(termination(w, p)), "hosts") }
 	for name, tt := range map[string]struct {
 		change func(p *corev1.Pod)
 		file   func(w *world, p *corev1.Pod) string
@@ -63,8 +66,17 @@ func TestStorageLimits(t *testing.T) {
 		"layer":            {func(p *corev1.Pod) { withStorage(p, 0, "1Mi") }, layer, "Pod ephemeral local storage usage exceeds the total limit of containers 1Mi. "},
 		"one of two":       {func(p *corev1.Pod) { withStorage(p, 0, "1Mi"); withStorage(p, 1, "1Gi") }, layer, `Container main exceeded its local ephemeral storage limit "1Mi". `},
 		"logs, one of two": {func(p *corev1.Pod) { withStorage(p, 0, "1Mi"); withStorage(p, 1, "1Gi") }, logs, `Container main exceeded its local ephemeral storage limit "1Mi". `},
-		"within":           {func(p *corev1.Pod) { withEmptyDir(p, ptr.To(resource.MustParse("100Mi"))); withStorage(p, 0, "100Mi") }, volume, ""},
-		"no limit":         {func(p *corev1.Pod) { withEmptyDir(p, nil) }, volume, ""},
+		"termination message": {
+			func(p *corev1.Pod) { withStorage(p, 0, "1Mi") }, termination,
+			"Pod ephemeral local storage usage exceeds the total limit of containers 1Mi. ",
+		},
+		"termination message, one of two": {
+			func(p *corev1.Pod) { withStorage(p, 0, "1Mi"); withStorage(p, 1, "1Gi") }, termination,
+			`Container main exceeded its local ephemeral storage limit "1Mi". `,
+		},
+		"hosts":    {func(p *corev1.Pod) { withStorage(p, 0, "1Mi") }, hosts, "Pod ephemeral local storage usage exceeds the total limit of containers 1Mi. "},
+		"within":   {func(p *corev1.Pod) { withEmptyDir(p, ptr.To(resource.MustParse("100Mi"))); withStorage(p, 0, "100Mi") }, volume, ""},
+		"no limit": {func(p *corev1.Pod) { withEmptyDir(p, nil) }, volume, ""},
 		"critical": {func(p *corev1.Pod) {
 			withEmptyDir(p, one)
 			p.Spec.Priority = ptr.To[int32](CriticalPriority)
@@ -111,6 +123,13 @@ func TestStorageLimits(t *testing.T) {
 	}
 }
 
+// diskUsage measures dir until ctx is done.
+func diskUsage(ctx context.Context, dir string) int64 {
+	var w tally
+	w.run(ctx, dir)
+	return w.sum
+}
+
 func TestDiskUsage(t *testing.T) {
 	dir, outside := t.TempDir(), t.TempDir()
 	fill(t, filepath.Join(outside, "large"), 8*mebi)
@@ -155,5 +174,129 @@ func TestDiskUsage(t *testing.T) {
 	cancel()
 	if got := diskUsage(ctx, dir); got > mebi/2 {
 		t.Errorf("%d bytes were read for a caller that is gone", got)
+	}
+}
+
+// TestDiskUsageDeep: files count at any depth. An inode counts whole, wherever its links are.
+func TestDiskUsageDeep(t *testing.T) {
+	dir := t.TempDir()
+	deep := filepath.Join(dir, strings.Repeat("d/", 140))
+	fill(t, filepath.Join(deep, "file"), mebi)
+	want := func(what string, n int64) {
+		t.Helper()
+		if got := diskUsage(t.Context(), dir); got < n || got > n+2*mebi {
+			t.Errorf("%s: %d bytes, want %d", what, got, n)
+		}
+	}
+	want("a file at level 140", mebi)
+	fill(t, filepath.Join(dir, "linked"), 10*mebi)
+	for i := range 9 {
+		if err := os.Link(filepath.Join(dir, "linked"), filepath.Join(deep, fmt.Sprint("link", i))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want("a file with links at level 140", 11*mebi)
+	// Directories beside those on the way down are read on the way up.
+	for _, level := range []int{0, 63, 64, 65, 100, 139} {
+		at := filepath.Join(dir, strings.Repeat("d/", level))
+		for i := range 20 {
+			fill(t, filepath.Join(at, fmt.Sprint("beside", i), "sub", "file"), mebi/20)
+		}
+	}
+	want("files beside", 17*mebi)
+	outside := t.TempDir()
+	fill(t, filepath.Join(outside, "a", "large"), 40*mebi)
+	if err := os.Symlink(filepath.Join(outside, "a"), filepath.Join(deep, "out")); err != nil {
+		t.Fatal(err)
+	}
+	want("a link out of a deep directory", 17*mebi)
+}
+
+// A portion is a context that is done once it has been looked at as often as left says.
+type portion struct {
+	context.Context
+	left int
+}
+
+func (p *portion) Err() error {
+	if p.left--; p.left < 0 {
+		return context.DeadlineExceeded
+	}
+	return nil
+}
+
+// TestStoragePortions: what one portion does not reach is measured by the next. A round that
+// is at its end is followed by another.
+func TestStoragePortions(t *testing.T) {
+	dirs := []string{t.TempDir(), t.TempDir()}
+	for _, dir := range dirs {
+		for i := range 200 {
+			fill(t, filepath.Join(dir, fmt.Sprint("empty", i)), 0)
+		}
+		for _, level := range []int{1, 66, 67, 100} {
+			for i := range 10 {
+				fill(t, filepath.Join(dir, strings.Repeat("d/", level), fmt.Sprint(i), "file"), mebi/20)
+			}
+		}
+	}
+	const total, margin = 4 * mebi, 2 * mebi
+	round := func(m *measurement, entries int) (sum int64, portions int) {
+		for sum < total && portions < 1000 {
+			m.begin()
+			ctx := &portion{t.Context(), entries}
+			sum = 0
+			for _, dir := range dirs {
+				sum += m.usage(ctx, dir)
+			}
+			for _, w := range m.now {
+				for _, l := range w.levels {
+					if l.open != nil {
+						t.Fatalf("%s is open after a portion", l.name)
+					}
+				}
+			}
+			portions++
+		}
+		return sum, portions
+	}
+	m := &measurement{}
+	for range 2 {
+		if sum, portions := round(m, 50); sum < total || sum > total+margin || portions < 10 || portions > 100 {
+			t.Errorf("%d bytes in %d portions, want %d", sum, portions, total)
+		}
+		for !m.now[dirs[1]].done {
+			m.begin()
+			m.usage(t.Context(), dirs[0])
+			m.usage(t.Context(), dirs[1])
+		}
+	}
+	// What another round finds is what is there by then.
+	if err := os.RemoveAll(dirs[0]); err != nil {
+		t.Fatal(err)
+	}
+	m.begin()
+	if got := m.usage(t.Context(), dirs[0]) + m.usage(t.Context(), dirs[1]); got < total/2 || got > total/2+margin {
+		t.Errorf("%d bytes in one portion, want %d", got, total/2)
+	}
+}
+
+// TestDiskUsageMoved: a directory that is moved while it is read does not end the walk.
+func TestDiskUsageMoved(t *testing.T) {
+	dir := t.TempDir()
+	deep := filepath.Join(dir, strings.Repeat("d/", 90))
+	fill(t, filepath.Join(deep, "file"), mebi)
+	for i := range 10 {
+		fill(t, filepath.Join(dir, fmt.Sprint("beside", i)), mebi)
+	}
+	var w tally
+	for len(w.levels) < 80 && !w.done {
+		w.run(&portion{t.Context(), 2}, dir)
+	}
+	if err := os.Rename(filepath.Join(dir, strings.Repeat("d/", 70)), filepath.Join(dir, "moved")); err != nil {
+		t.Fatal(err)
+	}
+	w.run(t.Context(), dir)
+	if w.sum < 10*mebi || w.sum > 12*mebi || !w.done {
+		t.Errorf("%d bytes, done %v", w.sum, w.done)
 	}
 }

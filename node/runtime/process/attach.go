@@ -39,6 +39,51 @@ func (a *attachment) write(stream string, b []byte) {
 	}
 }
 
+// toAttached gives output to all attached clients. Those with the most unread output lose their
+// attachments while all spools together exceed the bound.
+func toAttached(attached []*attachment, stream string, b []byte) {
+	for _, a := range attached {
+		a.write(stream, b)
+	}
+	for {
+		var total, most int64
+		var slowest *attachment
+		for _, a := range attached {
+			n := a.spooled()
+			if total += n; n > most {
+				most, slowest = n, a
+			}
+		}
+		if total <= spoolsBytes {
+			return
+		}
+		slowest.fail(errSlow)
+	}
+}
+
+// spooled returns how much disk the attachment takes.
+func (a *attachment) spooled() (sum int64) {
+	for _, k := range []*sink{a.out, a.err} {
+		if k != nil {
+			sum += k.spooled()
+		}
+	}
+	return sum
+}
+
+// fail ends the attachment with err.
+func (a *attachment) fail(err error) {
+	for _, k := range []*sink{a.out, a.err} {
+		if k != nil {
+			k.fail(err)
+		}
+	}
+	select {
+	case a.failed <- err:
+	default:
+	}
+}
+
 // sinks makes the sinks of an attachment from the pipes of req.
 func (s *shim) sinks(c *conn, req *request) (*attachment, error) {
 	a := &attachment{failed: make(chan error, 1)}

@@ -42,7 +42,7 @@ func (r *Runtime) DialPod(ctx context.Context, id runtime.PodID, port uint16, de
 	if !known {
 		return nil, fmt.Errorf("pod %s: %w", id.NamespacedName, runtime.ErrNotRunning)
 	}
-	owner := &portOwner{shims: shims, declared: declared}
+	owner := &portOwner{turns: r.turns, shims: shims, declared: declared}
 	var failed error // the first error, or else the first about an owner
 	for _, host := range append([]netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()}, also...) {
 		conn, err := owner.dial(ctx, netip.AddrPortFrom(host, port))
@@ -64,8 +64,33 @@ var (
 
 func isForeign(err error) bool { return errors.Is(err, errForeign) || errors.Is(err, errOwnerUnknown) }
 
+// turns bound how many look through processes at the same time. A pod decides how many processes
+// and descriptors it has. So a turn is short, and one pod does not delay the probes of others.
+type turns chan struct{}
+
+const (
+	maxTurns = 2
+	// turnNames is how many descriptors are read in a turn.
+	turnNames = 256
+)
+
+// take waits for a turn.
+func (t turns) take(ctx context.Context) error {
+	if ctx.Err() == nil {
+		select {
+		case t <- struct{}{}:
+			return nil
+		case <-ctx.Done():
+		}
+	}
+	return context.Cause(ctx)
+}
+
+func (t turns) give() { <-t }
+
 // A portOwner checks whether a pod listens on a port.
 type portOwner struct {
+	turns    turns
 	shims    []int // of the pod's containers
 	declared bool  // the pod's spec declares the port
 }
@@ -112,20 +137,23 @@ func (o *portOwner) check(ctx context.Context, at netip.AddrPort) (listens bool,
 	var denied error
 	// Reading the children of each process is quick, but may miss a process whose parent
 	// is just ending. Reading all processes of the machine does not.
-	for _, find := range []func(pid int) []int{family, allBelow} {
+	for _, find := range []func(context.Context, turns, int) []int{family, allBelow} {
 		left := slices.Clone(inodes)
 		for _, shim := range o.shims {
-			for _, pid := range find(shim) {
-				if ctx.Err() != nil {
-					return true, context.Cause(ctx)
-				}
-				left, err = notOpen("/proc", pid, left)
+			for _, pid := range find(ctx, o.turns, shim) {
+				left, err = notOpen(ctx, o.turns, "/proc", pid, left)
 				if errors.Is(err, fs.ErrPermission) {
 					denied = err
 				}
 				if len(left) == 0 {
 					return true, nil
 				}
+				if ctx.Err() != nil {
+					break
+				}
+			}
+			if ctx.Err() != nil {
+				return true, context.Cause(ctx)
 			}
 		}
 	}
@@ -144,8 +172,9 @@ func (o *portOwner) ownerUnknown(err error) error {
 	return fmt.Errorf("%w (%w)", errOwnerUnknown, err)
 }
 
-// notOpen returns those of a list of sockets that a process does not have open.
-func notOpen(proc string, pid int, inodes []string) ([]string, error) {
+// notOpen returns those of a list of sockets that a process does not have open. It reads until
+// ctx is done.
+func notOpen(ctx context.Context, t turns, proc string, pid int, inodes []string) ([]string, error) {
 	dir := filepath.Join(proc, strconv.Itoa(pid), "fd")
 	d, err := os.Open(dir)
 	if err != nil {
@@ -153,49 +182,79 @@ func notOpen(proc string, pid int, inodes []string) ([]string, error) {
 	}
 	defer d.Close()
 	for len(inodes) > 0 {
-		names, err := d.Readdirnames(256)
-		for _, name := range names {
-			link, lerr := os.Readlink(filepath.Join(dir, name))
-			if errors.Is(lerr, fs.ErrPermission) {
-				return inodes, lerr
-			}
-			if inode, ok := strings.CutPrefix(link, "socket:["); ok {
-				inode = strings.TrimSuffix(inode, "]")
-				inodes = slices.DeleteFunc(inodes, func(s string) bool { return s == inode })
-			}
+		if err := t.take(ctx); err != nil {
+			return inodes, err
 		}
+		names, end := d.Readdirnames(turnNames)
+		inodes, err = strike(inodes, dir, names)
+		t.give()
 		if err != nil {
+			return inodes, err
+		}
+		if end != nil {
 			break // io.EOF, or the process has ended
 		}
 	}
 	return inodes, nil
 }
 
-// family lists the descendants of pid by the children files in /proc.
-func family(pid int) []int {
-	found := []int{pid}
-	for i := 0; i < len(found); i++ {
-		lists, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", found[i]))
-		if err != nil {
-			continue
+// strike removes from a list of sockets those that are open by some names in the directory of a
+// process's descriptors.
+func strike(inodes []string, dir string, names []string) ([]string, error) {
+	for _, name := range names {
+		link, err := os.Readlink(filepath.Join(dir, name))
+		if errors.Is(err, fs.ErrPermission) {
+			return inodes, err
 		}
-		for _, list := range lists {
-			b, err := os.ReadFile(list)
-			if err != nil {
-				continue
-			}
-			for _, s := range strings.Fields(string(b)) {
-				if child, err := strconv.Atoi(s); err == nil && !slices.Contains(found, child) {
-					found = append(found, child)
-				}
+		if inode, ok := strings.CutPrefix(link, "socket:["); ok {
+			inode = strings.TrimSuffix(inode, "]")
+			inodes = slices.DeleteFunc(inodes, func(s string) bool { return s == inode })
+		}
+	}
+	return inodes, nil
+}
+
+// family lists the descendants of pid by the children files in /proc. It looks until ctx is done.
+func family(ctx context.Context, t turns, pid int) []int {
+	found, known := []int{pid}, map[int]bool{pid: true}
+	for i := 0; i < len(found) && t.take(ctx) == nil; i++ {
+		for _, child := range childrenOf(found[i]) {
+			if !known[child] {
+				known[child] = true
+				found = append(found, child)
 			}
 		}
+		t.give()
 	}
 	return found[1:]
 }
 
+func childrenOf(pid int) []int {
+	lists, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
+	if err != nil {
+		return nil
+	}
+	var found []int
+	for _, list := range lists {
+		b, err := os.ReadFile(list)
+		if err != nil {
+			continue
+		}
+		for _, s := range strings.Fields(string(b)) {
+			if child, err := strconv.Atoi(s); err == nil {
+				found = append(found, child)
+			}
+		}
+	}
+	return found
+}
+
 // allBelow lists the descendants of pid by reading all processes of the machine.
-func allBelow(pid int) []int {
+func allBelow(ctx context.Context, t turns, pid int) []int {
+	if t.take(ctx) != nil {
+		return nil
+	}
+	defer t.give()
 	var found []int
 	for _, p := range descendants(pid, processes()) {
 		found = append(found, p.PID)

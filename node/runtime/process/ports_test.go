@@ -1,6 +1,7 @@
 package process
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -13,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/types"
@@ -208,6 +210,67 @@ func TestDialPodOfEnded(t *testing.T) {
 	g.wait(g.start(g.container("c", "exit 0")))
 	if _, err := g.reach(testPod, host, true); !errors.Is(err, runtime.ErrNotRunning) {
 		t.Errorf("got %v", err)
+	}
+}
+
+// A countdown is a context that is done once it has been looked at as often as left says.
+type countdown struct {
+	context.Context
+	left int
+}
+
+func (c *countdown) Err() error {
+	if c.left--; c.left < 0 {
+		return context.DeadlineExceeded
+	}
+	return nil
+}
+
+// TestNotOpenStops: looking through the descriptors of a process ends with the caller's patience,
+// however many there are.
+func TestNotOpenStops(t *testing.T) {
+	proc := t.TempDir()
+	fds := filepath.Join(proc, "7", "fd")
+	if err := os.MkdirAll(fds, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	var want []string
+	for i := range 3000 {
+		if i%10 == 0 {
+			want = append(want, strconv.Itoa(i))
+		}
+		if err := os.Symlink(fmt.Sprintf("socket:[%d]", i), filepath.Join(fds, strconv.Itoa(i))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	left, err := notOpen(&countdown{t.Context(), 2}, make(turns, 1), proc, 7, slices.Clone(want))
+	if !errors.Is(err, context.DeadlineExceeded) || len(left) < 100 {
+		t.Errorf("%d of %d sockets are found, then %v", len(want)-len(left), len(want), err)
+	}
+	left, err = notOpen(t.Context(), make(turns, 1), proc, 7, append(slices.Clone(want), "other"))
+	if err != nil || !slices.Equal(left, []string{"other"}) {
+		t.Errorf("not open: %v, %v", left, err)
+	}
+}
+
+// TestDialPodTurns: no more than a few look through processes at a time. The others wait for as
+// long as their callers do.
+func TestDialPodTurns(t *testing.T) {
+	g := newRig(t, Config{Isolation: None})
+	port := g.listen(testPod, "c", "127.0.0.1:0", "exec")
+	for range maxTurns {
+		g.turns <- struct{}{}
+	}
+	ctx, cancel := context.WithTimeout(g.ctx, time.Second)
+	defer cancel()
+	if conn, err := g.DialPod(ctx, testPod, port, true); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("connected %v, %v", conn != nil, err)
+	}
+	for range maxTurns {
+		<-g.turns
+	}
+	if got, err := g.reach(testPod, port, true); got != "pod" || err != nil {
+		t.Errorf("afterwards: %q, %v", got, err)
 	}
 }
 

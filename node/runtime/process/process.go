@@ -105,6 +105,7 @@ type Runtime struct {
 
 	ready chan struct{} // closed once the containers of an earlier process have been adopted
 	done  chan struct{} // closed when Run is to return
+	turns turns         // of looking for the owners of ports
 
 	// Written before ready is closed, and not changed after.
 	isolation Isolation
@@ -161,6 +162,7 @@ func New(c Config) (*Runtime, error) {
 		cfg:        c,
 		log:        c.Log,
 		ready:      make(chan struct{}),
+		turns:      make(turns, maxTurns),
 		done:       make(chan struct{}),
 		containers: make(map[string]*container),
 		sandboxes:  make(map[string]*sandbox),

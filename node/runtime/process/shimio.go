@@ -161,9 +161,7 @@ func (s *shim) copyOutput(f *os.File, stream string) {
 		if n > 0 {
 			_, _ = log.Write(buf[:n])
 			s.mu.Lock()
-			for _, a := range s.attached {
-				a.write(stream, buf[:n])
-			}
+			toAttached(s.attached, stream, buf[:n])
 			s.mu.Unlock()
 		}
 		if err != nil {

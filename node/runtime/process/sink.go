@@ -15,7 +15,11 @@ import (
 // slower than the command writes.
 const spoolBytes = 64 << 20
 
-var errSlow = errors.New("attached too slow: 64 MiB of output have not been read; the log has them")
+// spoolsBytes bounds the data on disk for all attached clients of a container together, give or
+// take a portion of output for each.
+const spoolsBytes = 2 * spoolBytes
+
+var errSlow = errors.New("attached too slow: too much output has not been read; the log has it")
 
 // A sink writes to a pipe. Data that does not fit goes to the spool, a file used as a
 // ring, and from there to the pipe when it has room again.
@@ -29,6 +33,7 @@ type sink struct {
 	spool  *os.File   // nil until needed
 	head   int64      // of what is in the spool, and
 	length int64      // how much that is
+	size   int64      // of the spool's file
 	last   bool       // no more data is added
 	err    error
 }
@@ -57,7 +62,9 @@ func (k *sink) write(b []byte) error {
 		b, k.err = k.tryPipeLocked(b)
 	}
 	if k.err == nil && len(b) > 0 {
-		k.err = k.putLocked(b)
+		if k.err = k.putLocked(b); k.err != nil {
+			k.emptyLocked()
+		}
 		select {
 		case k.wake <- struct{}{}:
 		default:
@@ -103,12 +110,41 @@ func (k *sink) putLocked(b []byte) error {
 		at := (k.head + k.length) % spoolBytes
 		n, err := k.spool.WriteAt(b[:min(int64(len(b)), spoolBytes-at)], at)
 		k.length += int64(n)
+		k.size = max(k.size, at+int64(n))
 		b = b[n:]
 		if err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// emptyLocked gives back the disk that the spool takes.
+func (k *sink) emptyLocked() {
+	k.head, k.length = 0, 0
+	if k.size > 0 && k.spool.Truncate(0) == nil {
+		k.size = 0
+	}
+}
+
+// spooled returns how much disk the sink takes; zero once it has failed.
+func (k *sink) spooled() int64 {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.err != nil {
+		return 0
+	}
+	return k.size
+}
+
+// fail drops what has not been written.
+func (k *sink) fail(err error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.err == nil {
+		k.err = err
+		k.emptyLocked()
+	}
 }
 
 // pump copies from the spool to the pipe.
@@ -137,9 +173,12 @@ func (k *sink) pump() {
 			_, err = k.pipe.Write(buf[:n])
 		}
 		k.mu.Lock()
-		k.head, k.length = (k.head+n)%spoolBytes, k.length-n
 		if k.err == nil {
 			k.err = err
+			k.head, k.length = (k.head+n)%spoolBytes, k.length-n
+			if err != nil || k.length == 0 {
+				k.emptyLocked()
+			}
 		}
 		k.mu.Unlock()
 	}
