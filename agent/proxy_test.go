@@ -116,17 +116,17 @@ func TestProxyAnswers(t *testing.T) {
 		refusal bool
 		want    string // in the error
 	}{
-		"wants credentials": {lock: &lock{auth: "u:p"}, refusal: true, want: "set HTTPS_PROXY to http://USER:PASSWORD@HOST:PORT"},
-		"wants others":      {lock: &lock{auth: "u:p"}, user: url.UserPassword("u", "sesame"), refusal: true, want: "does not accept the user name and password"},
-		"forbids":           {lock: &lock{reply: "HTTP/1.1 403 Forbidden\r\n\r\n"}, refusal: true, want: "have the proxy allow CONNECT to hub:6443"},
-		"cannot reach":      {lock: &lock{reply: "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n"}, want: `answers "503 Service Unavailable" to CONNECT hub:6443`},
-		"is none":           {lock: &lock{reply: "SSH-2.0-x\r\n\r\n"}, want: "no HTTP proxy"},
-		"talks on":          {lock: &lock{reply: "HTTP/1.1 200 OK\r\n" + strings.Repeat("X-Y: Z\r\n", maxProxyAnswer)}, want: "longer than"},
+		"wants credentials":  {lock: &lock{auth: "u:p"}, refusal: true, want: "set HTTPS_PROXY to http://USER:PASSWORD@HOST:PORT"},
+		"wants others":       {lock: &lock{auth: "u:p"}, user: url.UserPassword("u", "sesame"), refusal: true, want: "does not accept the user name and password"},
+		"forbids":            {lock: &lock{reply: "HTTP/1.1 403 Forbidden\r\n\r\n"}, refusal: true, want: "have the proxy allow CONNECT to hub:6443"},
+		"cannot reach":       {lock: &lock{reply: "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n"}, want: `answers "503 Service Unavailable" to CONNECT hub:6443`},
+		"is none":            {lock: &lock{reply: "SSH-2.0-x\r\n\r\n"}, want: "no HTTP proxy"},
+		"talks on":           {lock: &lock{reply: "HTTP/1.1 200 OK\r\n" + strings.Repeat("X-Y: Z\r\n", maxProxyAnswer)}, want: "longer than"},
 		"hesitates, forbids": {lock: &lock{reply: "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 403 Forbidden\r\n\r\n"}, refusal: true, want: "have the proxy allow CONNECT to hub:6443"},
 		"hesitates for ever": {lock: &lock{reply: strings.Repeat("HTTP/1.1 103 Early Hints\r\n\r\n", 10)}, want: "more than 5 interim responses"},
-		"switches":          {lock: &lock{reply: "HTTP/1.1 101 Switching Protocols\r\n\r\n"}, want: `answers "101 Switching Protocols"`},
-		"hangs up":          {lock: &lock{reply: "HTTP/1.1 200 OK\r\n"}, want: "hung up"},
-		"says nothing":      {lock: &lock{reply: "silence"}, want: context.DeadlineExceeded.Error()},
+		"switches":           {lock: &lock{reply: "HTTP/1.1 101 Switching Protocols\r\n\r\n"}, want: `answers "101 Switching Protocols"`},
+		"hangs up":           {lock: &lock{reply: "HTTP/1.1 200 OK\r\n"}, want: "hung up"},
+		"says nothing":       {lock: &lock{reply: "silence"}, want: context.DeadlineExceeded.Error()},
 	} {
 		t.Run(name, func(t *testing.T) {
 			via := newLock(t, tt.lock)

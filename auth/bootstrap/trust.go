@@ -243,7 +243,7 @@ func (i *Identity) keepTrust(t *trust) error {
 			return err
 		}
 	}
-	if t.published && !(disk.published && same(t.clients, disk.clients)) {
+	if t.published && (!disk.published || !same(t.clients, disk.clients)) {
 		if err := write(clientsFile, t.clients); err != nil {
 			return err
 		}

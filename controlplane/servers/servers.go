@@ -341,7 +341,7 @@ func (r *Registry) look(now time.Time) error {
 			continue
 		}
 		_, told := r.told[l.Name]
-		if gone := r.gone(l, now); gone && !(told && unfair) {
+		if gone := r.gone(l, now); gone && (!told || !unfair) {
 			continue
 		}
 		if addr := l.Annotations[Address]; addr != "" {

@@ -14,8 +14,15 @@ func TestClockIsSetBack(t *testing.T) {
 		now  time.Duration // after at
 		want time.Duration
 	}{
-		{0, 0}, {0, 1}, {time.Second, time.Second}, {0, time.Second + 1}, {-time.Second, time.Second + 2}, {2 * time.Second, 2 * time.Second},
-		{-time.Hour, -time.Hour}, {-time.Hour, -time.Hour + 1}, {0, 0},
+		{0, 0},
+		{0, 1},
+		{time.Second, time.Second},
+		{0, time.Second + 1},
+		{-time.Second, time.Second + 2},
+		{2 * time.Second, 2 * time.Second},
+		{-time.Hour, -time.Hour},
+		{-time.Hour, -time.Hour + 1},
+		{0, 0},
 	} {
 		if got := w.timeLocked(at.Add(step.now)).Sub(at); got != step.want {
 			t.Errorf("at %v a line is from %v, want %v", step.now, got, step.want)

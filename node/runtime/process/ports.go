@@ -182,7 +182,7 @@ func notOpen(ctx context.Context, t turns, proc string, pid int, inodes []string
 	}
 	defer d.Close()
 	for len(inodes) > 0 {
-		if err := t.take(ctx); err != nil {
+		if err = t.take(ctx); err != nil {
 			return inodes, err
 		}
 		names, end := d.Readdirnames(turnNames)
