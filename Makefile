@@ -13,7 +13,8 @@ LDFLAGS  ?= -s -w -X k8s.io/component-base/version.gitVersion=v1.37.2
 TESTSUM   = $(GO) tool -modfile=.tools/go.mod gotestsum --format standard-quiet
 # Three packages at a time, as tests wait; those that take longest first (the others in reverse
 # order, so that tunnel/qmux is early), as they would run last and alone.
-# The end-to-end tests run after the others, alone and seven at a time: each starts a cluster, and
+# The end-to-end tests run after the others, alone and five at a time: more take all of two cores,
+# and then no sooner. Each starts a cluster, and
 # their bounds are those of people who wait.
 RACE      = $(GO) test -json -race -trimpath -vet=off -shuffle=on
 NAMESPACES = if [ "$$(id -u)" != 0 ] || ! command -v nft >/dev/null || ! command -v ip >/dev/null; then \
@@ -34,7 +35,7 @@ demo: build ## the guided tour: a cluster, a pod on a node behind NAT, logs, exe
 test: ## everything: unit, conformance, integration, end to end; skipped tests are counted and listed at the end
 	@$(NAMESPACES)
 	$(TESTSUM) --raw-command -- sh -c '$(RACE) -p 3 -parallel 2 -timeout 30m ./controlplane/apiserver ./controlplane $$($(GO) list ./... | grep -v "/e2e$$" | sort -r); rest=$$?; \
-	  $(RACE) -parallel 7 -timeout 60m ./e2e && exit $$rest'
+	  $(RACE) -parallel 5 -timeout 60m ./e2e && exit $$rest'
 
 check: ## unit and conformance tests, without the race detector, in three to four minutes on two cores
 	$(TESTSUM) -- -short -vet=off -shuffle=on -p 4 -parallel 4 $$($(GO) list ./... | grep -v '/e2e\|/cmd/fleet\|/cmd/lab')

@@ -121,19 +121,19 @@ func TestFreezeOutlivesRestarts(t *testing.T) {
 	}{
 		{"once", []time.Duration{5 * time.Minute}, []happening{cut}, began + autonomy},
 		{"while its sessions are parked", []time.Duration{began + 50*time.Second}, []happening{cut}, began + autonomy},
-		{"every two minutes", each(2*time.Minute, 30*time.Minute)[1:], []happening{cut}, began + autonomy},
+		{"every two minutes", each(2*time.Minute, 20*time.Minute)[1:], []happening{cut}, began + autonomy},
 		{"a neighbour is back after a restart", []time.Duration{5 * time.Minute}, []happening{
-			cut, {10 * time.Minute, func(p *plant) { p.mend("a2") }},
-		}, 11 * time.Minute},
+			cut, {8 * time.Minute, func(p *plant) { p.mend("a2") }},
+		}, 9 * time.Minute},
 		{"a neighbour is back for a moment after a restart", []time.Duration{5 * time.Minute}, []happening{
-			cut, {10 * time.Minute, func(p *plant) { p.mend("a2") }}, {10*time.Minute + 10*time.Second, cutOff("a2")},
+			cut, {8 * time.Minute, func(p *plant) { p.mend("a2") }}, {8*time.Minute + 10*time.Second, cutOff("a2")},
 		}, began + autonomy},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			for _, restarts := range [][]time.Duration{nil, tc.restarts} {
 				synctest.Test(t, func(t *testing.T) {
 					p := newPlant(t, cert, key, "a/a1", "a/a2", "b/b1", "b/b2", "c/c1")
-					p.play(restarts, tc.happens, 30*time.Minute)
+					p.play(restarts, tc.happens, 20*time.Minute)
 					if at := p.tainted("a1"); !about(at, tc.thaw) {
 						t.Errorf("restarts at %v: frozen until %v, want about %v", restarts, at, tc.thaw)
 					}
@@ -195,7 +195,7 @@ func TestFreezeKeepsItsReason(t *testing.T) {
 		defer func() { l.stop() }()
 		p.until(100 * time.Second)
 		p.cutOff("a1", "a2")
-		for _, at := range []time.Duration{4 * time.Minute, 6 * time.Minute, 15 * time.Minute} {
+		for _, at := range []time.Duration{4 * time.Minute, 6 * time.Minute, 10 * time.Minute} {
 			p.until(at)
 			const want = `# HELP hawser_eviction_frozen_nodes X
 # TYPE hawser_eviction_frozen_nodes gauge

@@ -41,7 +41,7 @@ const (
 	noticed       = 20 * time.Second // after the last word a session is parked
 	detached      = 80 * time.Second // and after this it is over
 	reattachDelay = 2 * time.Second  // after a start of the server agents are attached again
-	autonomy      = 20 * time.Minute // of a site that has lost its network
+	autonomy      = 12 * time.Minute // of a site that has lost its network
 )
 
 // A plant must be used in a bubble of synctest. Each node has one pod, of its name.

@@ -30,7 +30,6 @@ func startMixed(t *testing.T, args ...string) *mixed {
 	if !netnsHere(t) {
 		t.Skip("cutting links takes network namespaces")
 	}
-	t.Parallel()
 	c := startUp(t, append([]string{"--nodes", fmt.Sprint(len(resuming)), "--netns", "--agent-arg=--transport=" + resuming[0]}, args...)...)
 	m := &mixed{cluster: c, links: c.lab(t)}
 	for i, n := range m.links.Nodes() {

@@ -29,6 +29,7 @@ var narrowLink = emulator.Shape{Delay: 10 * time.Millisecond, MTU: 1280}
 
 // Whatever packets go through, what they carry comes once, and in order.
 func TestRoughLinks(t *testing.T) {
+	t.Parallel()
 	m := startMixed(t, "--agent-arg=--link-keepalive=5s", "--server-arg=--link-keepalive=5s")
 	m.load(t, startNumbers, startEcho, startKeys)
 	for i, r := range rough {

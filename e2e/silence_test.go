@@ -37,6 +37,7 @@ var silences = []struct {
 // Whichever direction is dead, both ends stop to rely on the connection, and
 // streams go on when it is back; past the detach window both give up and say so.
 func TestSilence(t *testing.T) {
+	t.Parallel()
 	// While one node is looked at the others stay cut: the window has room for that
 	// on a slow machine.
 	m := startMixed(t, "--agent-arg=--link-keepalive=1s", "--server-arg=--link-keepalive=1s",

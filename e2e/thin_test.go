@@ -39,7 +39,8 @@ var farLoss = flag.Float64("e2e.loss", 0.02, "share of packets that TestThinLink
 const renewed = 5
 
 // With all defaults a node stays Ready though its link is full of other things, or
-// takes for ever, and whoever types on it is answered.
+// takes for ever, and whoever types on it is answered. It runs alone: what a modem leaves
+// for heartbeats leaves nothing for a machine that has no time.
 func TestThinLinks(t *testing.T) {
 	m := startMixed(t)
 	m.load(t, startKeys, startDownload)
