@@ -13,9 +13,8 @@ LDFLAGS  ?= -s -w -X k8s.io/component-base/version.gitVersion=v1.37.2
 TESTSUM   = $(GO) tool -modfile=.tools/go.mod gotestsum --format standard-quiet
 # Three packages at a time, as tests wait; those that take longest first (the others in reverse
 # order, so that tunnel/qmux is early), as they would run last and alone.
-# The end-to-end tests run after the others, alone and five at a time: more take all of two cores,
-# and then no sooner. Each starts a cluster, and
-# their bounds are those of people who wait.
+# The end-to-end tests run after the others, alone and five at a time: each starts a cluster, and
+# their bounds are those of people who wait. More at a time take all of two cores, and as long.
 RACE      = $(GO) test -json -race -trimpath -vet=off -shuffle=on
 NAMESPACES = if [ "$$(id -u)" != 0 ] || ! command -v nft >/dev/null || ! command -v ip >/dev/null; then \
   echo "SKIPPING the network namespace tests: they need root and the packages iproute2 and nftables"; fi
