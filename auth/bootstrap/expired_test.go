@@ -153,14 +153,7 @@ func TestExpiredNodeWithFullDisk(t *testing.T) {
 	ca := newAuthority(t)
 	c := newServer(t, ca, nil).config()
 	outlived(t, &c, ca)
-	id, err := Join(t.Context(), c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	r, err := NewRotation(RotationConfig{Identity: id, Requests: &memoryRequests{t: t}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	id, r := joined(t, c)
 	defer blocked(t, c.path(clientFile))()
 	if err := r.client.replace(t.Context()); err != nil || time.Now().After(id.expires()) {
 		t.Errorf("a certificate until %v, %v", id.expires(), err)
@@ -212,15 +205,8 @@ func TestExpiredNodeWithSpentToken(t *testing.T) {
 	c := newServer(t, ca, nil).config()
 	c.Token.Secret = "ffffffffffffffff"
 	outlived(t, &c, ca)
-	id, err := Join(t.Context(), c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	r, err := NewRotation(RotationConfig{Identity: id, Requests: &memoryRequests{t: t}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	err = r.client.replace(t.Context())
+	_, r := joined(t, c)
+	err := r.client.replace(t.Context())
 	if !errors.Is(err, ErrTokenRejected) || !strings.Contains(err.Error(), "hawser token create --print-join-command") || strings.Contains(err.Error(), "\n") {
 		t.Errorf("error %v", err)
 	}

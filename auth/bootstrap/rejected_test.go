@@ -52,10 +52,10 @@ func rejectedWith(t *testing.T, change func(*Config), after func(id *Identity, r
 	}
 }
 
-// holdsOn checks whether a joined node goes on with its certificate after what happens.
-func holdsOn(t *testing.T, want bool, happens func(r *Rotation)) {
+// joined is a node that has joined, or has an identity already, and what replaces its certificates.
+func joined(t *testing.T, c Config) (*Identity, *Rotation) {
 	t.Helper()
-	id, err := Join(t.Context(), newServer(t, newAuthority(t), nil).config())
+	id, err := Join(t.Context(), c)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,6 +63,13 @@ func holdsOn(t *testing.T, want bool, happens func(r *Rotation)) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return id, r
+}
+
+// holdsOn checks whether a joined node goes on with its certificate after what happens.
+func holdsOn(t *testing.T, want bool, happens func(r *Rotation)) {
+	t.Helper()
+	_, r := joined(t, newServer(t, newAuthority(t), nil).config())
 	happens(r)
 	if got := !r.client.stale(time.Now()); got != want {
 		t.Errorf("it goes on with its certificate: %t, want %t", got, want)

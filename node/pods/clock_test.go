@@ -55,7 +55,7 @@ func TestTokenOfWrongClock(t *testing.T) {
 				if _, err := o.Token(t.Context(), pod, &corev1.ServiceAccountTokenProjection{ExpirationSeconds: ptr.To[int64](3600)}, nil); err != nil {
 					t.Fatal(err)
 				}
-				time.Sleep(time.Minute)
+				time.Sleep(time.Minute) // the bubble's clock
 			}
 			if api.asked != 2 {
 				t.Errorf("%v ahead: asked %d times in an hour", ahead, api.asked)
