@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/authorization/union"
+	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
@@ -122,6 +124,55 @@ func TestNotListedYet(t *testing.T) {
 	}
 	if err := ready(); err != nil {
 		t.Errorf("/readyz: %v", err)
+	}
+}
+
+// TestThrottledImpersonation: an authorizer that has no time lets nobody be somebody else,
+// then or later, and lets no handler do what it has not allowed.
+func TestThrottledImpersonation(t *testing.T) {
+	t.Parallel()
+	var busy atomic.Bool
+	busy.Store(true)
+	in := must(startWith(t.TempDir(), func(c *apiserver.Config) {
+		first := authorizer.AuthorizerFunc(func(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+			switch who := a.GetUser().GetName(); {
+			case who == "boss", who == "patcher" && a.GetVerb() == "patch":
+				return authorizer.DecisionAllow, "", nil
+			case busy.Load() && who != "admin":
+				return authorizer.DecisionNoOpinion, "", apierrors.NewTooManyRequests("not listed yet", 1)
+			}
+			return authorizer.DecisionNoOpinion, "", nil
+		})
+		c.Authorizer = must(union.New(union.NamedAuthorizer{AuthorizerName: "first", Authorizer: first},
+			union.NamedAuthorizer{AuthorizerName: "second", Authorizer: c.Authorizer}))(t)
+	}))(t)
+	defer func() {
+		if err := in.stop(); err != nil {
+			t.Error(err)
+		}
+	}()
+	config := as(in.config, "nobody", "nobody")
+	config.Impersonate.UserName = "boss"
+	nobody := must(kubernetes.NewForConfig(config))(t).CoreV1().RESTClient()
+	list := func() error {
+		return nobody.Get().Resource("secrets").Namespace("kube-system").MaxRetries(0).Do(t.Context()).Error()
+	}
+	for range 3 {
+		if err := list(); !apierrors.IsForbidden(err) {
+			t.Errorf("nobody as boss, while the authorizer has no time: %v", err)
+		}
+	}
+	patcher := must(kubernetes.NewForConfig(as(in.config, "patcher", "nobody")))(t)
+	_, err := patcher.CoreV1().ConfigMaps("kube-system").Apply(t.Context(), corev1ac.ConfigMap("new", "kube-system"), metav1.ApplyOptions{FieldManager: "test"})
+	if err == nil {
+		t.Error("who may patch alone has created an object by it")
+	}
+	if _, err := in.client.CoreV1().ConfigMaps("kube-system").Get(t.Context(), "new", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		t.Errorf("the object that was not to be created: %v", err)
+	}
+	busy.Store(false)
+	if err := list(); !apierrors.IsForbidden(err) {
+		t.Errorf("nobody as boss, when the authorizer has time again: %v", err)
 	}
 }
 
