@@ -169,7 +169,7 @@ var homes = []struct {
 	{"k8s.io/cloud-provider", []string{"controlplane/cloud", "cmd/hawser-ccm"}, "one program asks the cloud"},
 	{"go.etcd.io/etcd", []string{"controlplane/etcd", "controlplane/apiserver"}, "the store has one seam"},
 	{"go.opentelemetry.io", []string{"cmd/hawser"}, "traces are made in one place"},
-	{"k8s.io/kubectl", []string{"cmd/hawser"}, "it is the command line of the operator"},
+	{"k8s.io/kubectl", []string{"cmd/hawser", "cmd/internal/language"}, "it is the command line of the operator"},
 	{"k8s.io", []string{"node", "controlplane", "auth/apiclient", "auth/kubeauth", "auth/rbac", "auth/nodekeys", "auth/bootstrap", "auth/pki", "cmd", "e2e"}, "the tunnel knows no Kubernetes"},
 }
 

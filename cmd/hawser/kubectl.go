@@ -24,6 +24,8 @@ import (
 	"k8s.io/kubectl/pkg/cmd"
 	"k8s.io/kubectl/pkg/cmd/plugin"
 	cmdutil "k8s.io/kubectl/pkg/cmd/util"
+
+	_ "github.com/hawser-project/hawser/cmd/internal/language" // kubectl's texts, without a catalogue for English
 )
 
 // defaultDir is where hawser up keeps its cluster, below the working directory.
