@@ -128,25 +128,29 @@ func New[T Object](c Config[T]) (*Children[T], error) {
 	return &Children[T]{cfg: c, find: find, recent: make(map[string]*writes[T])}, nil
 }
 
-// Controlled returns a func that looks up what inf shows as controlled by the object with
-// a uid, as loop.Index does.
-func Controlled[T Object](inf cache.SharedIndexInformer) (func(owner types.UID) ([]T, error), error) {
+// Controlled returns a func that looks up what inf shows in a namespace as controlled by
+// the object with a uid, as loop.Index does. An owner's children are in its namespace:
+// anybody may name its uid in an object of another one.
+func Controlled[T Object](inf cache.SharedIndexInformer) (func(namespace string, owner types.UID) ([]T, error), error) {
 	find, err := index[T](inf)
-	return func(owner types.UID) ([]T, error) { return find(string(owner)) }, err
+	return func(namespace string, owner types.UID) ([]T, error) { return find(controlled(namespace, owner)) }, err
 }
 
-// index looks up objects by the uid of their controller, and those that have none by
-// orphansOf their namespace.
+// index looks up objects by controlled, and those that have no controller by orphansOf
+// their namespace.
 func index[T Object](inf cache.SharedIndexInformer) (func(string) ([]T, error), error) {
 	return loop.Index(inf, "metadata.ownerReferences.controller", func(o T) string {
 		if ref := metav1.GetControllerOfNoCopy(o); ref != nil {
-			return string(ref.UID)
+			return controlled(o.GetNamespace(), ref.UID)
 		}
 		return orphansOf(o.GetNamespace())
 	})
 }
 
-func orphansOf(namespace string) string { return "orphans/" + namespace }
+func controlled(namespace string, owner types.UID) string { return namespace + "/" + string(owner) }
+
+// orphansOf is controlled by nobody. The API server takes no reference without a uid.
+func orphansOf(namespace string) string { return controlled(namespace, "") }
 
 // Of returns the children that belong to o, in no particular order, whatever state
 // they are in. It adopts and releases children first; if that fails for some the
@@ -154,7 +158,7 @@ func orphansOf(namespace string) string { return "orphans/" + namespace }
 func (c *Children[T]) Of(ctx context.Context, o Owner) ([]T, error) {
 	// The version is read before the cache: what is younger may be missing.
 	version := c.cfg.Informer.GetStore().LastStoreSyncResourceVersion()
-	have, err := c.Controlled(o.GetUID())
+	have, err := c.Controlled(o.GetNamespace(), o.GetUID())
 	if err != nil {
 		return nil, err
 	}
@@ -163,10 +167,10 @@ func (c *Children[T]) Of(ctx context.Context, o Owner) ([]T, error) {
 	return c.overlay(o, have, version), errors.Join(released, failed)
 }
 
-// Controlled returns the children that the cache shows as controlled by the object
-// with this uid.
-func (c *Children[T]) Controlled(owner types.UID) ([]T, error) {
-	return c.find(string(owner))
+// Controlled returns the children that the cache shows in a namespace as controlled by
+// the object with this uid.
+func (c *Children[T]) Controlled(namespace string, owner types.UID) ([]T, error) {
+	return c.find(controlled(namespace, owner))
 }
 
 // overlay lays what was written for o over have, which the cache showed when it had

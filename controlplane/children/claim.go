@@ -22,8 +22,6 @@ func (c *Children[T]) release(ctx context.Context, o Owner, have []T) ([]T, erro
 	var errs []error
 	for _, child := range have {
 		switch {
-		case child.GetNamespace() != o.GetNamespace():
-			// Nobody owns across namespaces.
 		case o.Selector.Matches(labels.Set(child.GetLabels())):
 			kept = append(kept, child)
 		case o.GetDeletionTimestamp() == nil:

@@ -150,7 +150,7 @@ func (c *Controller) sync(ctx context.Context, key string) (time.Duration, error
 	if err != nil {
 		return 0, err
 	}
-	jobs, err := c.jobs.Controlled(was.UID)
+	jobs, err := c.jobs.Controlled(ns, was.UID)
 	if err != nil {
 		return 0, err
 	}

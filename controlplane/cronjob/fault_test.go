@@ -52,6 +52,32 @@ func TestByHand(t *testing.T) {
 	}, policy(batchv1.ForbidConcurrent))
 }
 
+// TestForeign: finished Jobs of another namespace that name the CronJob's uid take no room in its
+// history, and are no success of it.
+func TestForeign(t *testing.T) {
+	run(t, func(w *world) {
+		w.at(10)
+		w.end(10, batchv1.JobComplete)
+		w.last(10, 10)
+		owner := metav1.OwnerReference{APIVersion: "batch/v1", Kind: "CronJob", Name: "c", UID: w.get().UID, Controller: ptr.To(true)}
+		end := metav1.NewTime(w.began.Add(15 * time.Minute))
+		for _, name := range []string{"x", "y", "z"} {
+			_, err := w.client.BatchV1().Jobs("mallory").Create(w.ctx, &batchv1.Job{
+				ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "mallory", OwnerReferences: []metav1.OwnerReference{owner}},
+				Status: batchv1.JobStatus{
+					StartTime: &end, CompletionTime: &end, Conditions: []batchv1.JobCondition{{Type: batchv1.JobComplete, Status: corev1.ConditionTrue}},
+				},
+			}, metav1.CreateOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		w.at(20)
+		w.jobs("$10 $20, active $20")
+		w.last(20, 10)
+	})
+}
+
 // TestStatusLost: a Job whose status was not written is found by its name.
 func TestStatusLost(t *testing.T) {
 	run(t, func(w *world) {

@@ -64,7 +64,7 @@ type Controller struct {
 	setLister   appslisters.ReplicaSetLister
 	sets        *children.Children[*appsv1.ReplicaSet]
 	pods        cache.SharedIndexInformer
-	podsOf      func(set types.UID) ([]*corev1.Pod, error)
+	podsOf      func(namespace string, set types.UID) ([]*corev1.Pod, error)
 	log         *slog.Logger
 }
 

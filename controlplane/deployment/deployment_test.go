@@ -168,6 +168,23 @@ func TestRecreate(t *testing.T) {
 	}, web(2, recreate))
 }
 
+// TestRecreateForeign: a pod of another namespace that names the uid of the old set does not hold
+// the new one up.
+func TestRecreateForeign(t *testing.T) {
+	run(t, func(w *world) {
+		w.roll()
+		_, err := w.client.CoreV1().Pods("mallory").Create(w.ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+			Name: "p", Namespace: "mallory", OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(w.sets()[0], appsv1.SchemeGroupVersion.WithKind("ReplicaSet"))},
+		}}, metav1.CreateOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.image("v2")
+		w.roll()
+		w.sizes("v1=0 v2=2")
+	}, web(2, recreate))
+}
+
 // TestUndo: a template that was there before has its set back, under a new revision.
 func TestUndo(t *testing.T) {
 	run(t, func(w *world) {

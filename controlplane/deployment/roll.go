@@ -80,7 +80,7 @@ func (c *Controller) recreate(ctx context.Context, o children.Owner, l *look) (i
 // running tells whether pods of old sets may still run.
 func (c *Controller) running(l *look) (bool, error) {
 	for _, rs := range l.old {
-		pods, err := c.podsOf(rs.UID)
+		pods, err := c.podsOf(rs.Namespace, rs.UID)
 		if err != nil {
 			return false, err
 		}

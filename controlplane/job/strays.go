@@ -36,7 +36,7 @@ func (c *Controller) watchStrays(add func(key string)) (stop func(), err error) 
 		if !ok {
 			return
 		}
-		held, _ := c.pods.Controlled(j.UID) // a lookup in a cache's own index does not fail
+		held, _ := c.pods.Controlled(j.Namespace, j.UID) // a lookup in a cache's own index does not fail
 		for _, p := range held {
 			consider(p)
 		}

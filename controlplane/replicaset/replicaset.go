@@ -57,7 +57,7 @@ type Controller struct {
 	sets   appslisters.ReplicaSetLister
 	inf    cache.SharedIndexInformer
 	pods   *children.Pods
-	family func(owner types.UID) ([]*appsv1.ReplicaSet, error)
+	family func(namespace string, owner types.UID) ([]*appsv1.ReplicaSet, error)
 	log    *slog.Logger
 
 	mu     sync.Mutex
@@ -197,13 +197,13 @@ func (c *Controller) company(rs *appsv1.ReplicaSet) (func(node string) int, erro
 	family := []*appsv1.ReplicaSet{rs}
 	if ref := metav1.GetControllerOfNoCopy(rs); ref != nil {
 		var err error
-		if family, err = c.family(ref.UID); err != nil {
+		if family, err = c.family(rs.Namespace, ref.UID); err != nil {
 			return nil, err
 		}
 	}
 	on := make(map[string]int)
 	for _, member := range family {
-		pods, err := c.pods.Controlled(member.UID)
+		pods, err := c.pods.Controlled(member.Namespace, member.UID)
 		if err != nil {
 			return nil, err
 		}

@@ -281,6 +281,32 @@ func TestOwnership(t *testing.T) {
 	}, set(2), bare("mine", web, nil), bare("theirs", web, other), bare("alien", map[string]string{"app": "x"}, nil), done)
 }
 
+// TestForeignCompany: pods of another namespace that name the uid of a ReplicaSet do not say from
+// which node it takes its own.
+func TestForeignCompany(t *testing.T) {
+	run(t, func(w *world) {
+		pods := w.pods()
+		for i, node := range []string{"n1", "n1", "n2"} {
+			w.ready(pods[i], node)
+		}
+		for _, name := range []string{"x", "y"} {
+			p := bare(name, nil, metav1.NewControllerRef(w.set(), appsv1.SchemeGroupVersion.WithKind("ReplicaSet")))
+			p.Namespace, p.Spec.NodeName = "mallory", "n2"
+			if _, err := w.client.CoreV1().Pods("mallory").Create(w.ctx, p, metav1.CreateOptions{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		w.settle(0)
+		w.scale(2)
+		for _, p := range w.active() {
+			if p.Name == pods[2].Name {
+				return
+			}
+		}
+		t.Error("the pod on a node of its own was taken, not one of two on the same node")
+	}, set(3))
+}
+
 // TestAdoptionIsConfirmed: a ReplicaSet that the server knows to be another one,
 // or gone, adopts nothing, whatever the cache says.
 func TestAdoptionIsConfirmed(t *testing.T) {
