@@ -6,6 +6,7 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
@@ -36,26 +37,54 @@ func newKey() (*ecdsa.PrivateKey, error) {
 // pendingKey returns the key at path, and makes it if there is none. It is stored so that
 // a restarted agent finds the request that it has made with it.
 func pendingKey(path string) (*ecdsa.PrivateKey, error) {
-	data, err := os.ReadFile(path) //nolint:gosec // of the data directory
-	if err == nil {
-		if block, _ := pem.Decode(data); block != nil {
-			if key, bad := x509.ParseECPrivateKey(block.Bytes); bad == nil {
-				return key, nil
-			}
-		}
-		// A torn file: only a request depends on it, which will expire.
-	} else if !errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("read key: %w", err)
+	key, err := readKey(path)
+	if key != nil || err != nil {
+		return key, err
 	}
-	key, err := newKey()
-	if err != nil {
+	if key, err = newKey(); err != nil {
 		return nil, err
 	}
-	data, err = encodeKey(key)
+	data, err := encodeKey(key)
 	if err != nil {
 		return nil, err
 	}
 	return key, writeFile(path, data, 0o600)
+}
+
+// readKey returns the key at path, or nil if there is none.
+func readKey(path string) (*ecdsa.PrivateKey, error) {
+	data, err := os.ReadFile(path) //nolint:gosec // of the data directory
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("read key: %w", err)
+	}
+	if block, _ := pem.Decode(data); block != nil {
+		if key, bad := x509.ParseECPrivateKey(block.Bytes); bad == nil {
+			return key, nil
+		}
+	}
+	return nil, nil //nolint:nilnil // A torn file is none: only a request depends on it, which will expire.
+}
+
+// Keys are the SHA-256 of the public keys by which a cluster may know the node: that of its
+// certificate, and that of a request for one. A directory without keys has none. An error
+// means that a file cannot be read.
+func (c *Config) Keys() ([]Pin, error) {
+	var keys []Pin
+	pair, err := readPair(c.path(clientFile))
+	if err == nil {
+		keys = append(keys, PinOf(pair.Leaf))
+	} else if !errors.Is(err, os.ErrNotExist) {
+		return nil, err
+	}
+	pending, err := readKey(c.path(pendingFile))
+	if pending == nil || err != nil {
+		return keys, err
+	}
+	der, err := x509.MarshalPKIXPublicKey(&pending.PublicKey)
+	if err != nil {
+		return nil, fmt.Errorf("encode key: %w", err)
+	}
+	return append(keys, sha256.Sum256(der)), nil
 }
 
 // kept returns the stored certificate if it is the node's, whether it is valid or not; nil if

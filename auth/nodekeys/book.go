@@ -210,22 +210,14 @@ func (b *Book) Allow(ctx context.Context, name, by string, d time.Duration) erro
 	})
 }
 
-// Forget removes the record of a name, if there is one: it is free then.
-func (b *Book) Forget(ctx context.Context, name string) error {
-	return b.remove(ctx, name, nil)
-}
-
-// remove deletes the record of a name, if there is one. It fails with a conflict if that is
-// not r; nil means any.
-func (b *Book) remove(ctx context.Context, name string, r *Record) error {
-	o := metav1.DeleteOptions{}
-	if r != nil {
-		uid, version := types.UID(r.object), strconv.FormatUint(r.version, 10)
-		o.Preconditions = &metav1.Preconditions{UID: &uid, ResourceVersion: &version}
-	}
-	err := b.client.CoreV1().ConfigMaps(Namespace).Delete(ctx, name, o)
+// Forget removes a record, as Get has returned it: its name is free then. It fails with a
+// conflict if the name has another record by now. One that is gone is no error.
+func (b *Book) Forget(ctx context.Context, r *Record) error {
+	uid, version := types.UID(r.object), strconv.FormatUint(r.version, 10)
+	is := &metav1.Preconditions{UID: &uid, ResourceVersion: &version}
+	err := b.client.CoreV1().ConfigMaps(Namespace).Delete(ctx, r.Name, metav1.DeleteOptions{Preconditions: is})
 	if err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("delete the identity of node %s: %w", name, err)
+		return fmt.Errorf("delete the identity of node %s: %w", r.Name, err)
 	}
 	return nil
 }
@@ -295,7 +287,7 @@ func (b *Book) change(ctx context.Context, name string, f func(*Record) (*Record
 		}
 		if r != nil && next.object == "" {
 			// Another tenure gets a new object, so that the two have different uids.
-			if err = b.remove(ctx, name, r); err != nil {
+			if err = b.Forget(ctx, r); err != nil {
 				return err
 			}
 			r = nil

@@ -262,7 +262,7 @@ func (k *Keeper) release(ctx context.Context, h *holder) error {
 	if revoked {
 		err = k.book.free(ctx, h.record, h.node)
 	} else {
-		err = k.book.remove(ctx, name, h.record)
+		err = k.book.Forget(ctx, h.record)
 	}
 	if apierrors.IsConflict(err) {
 		return nil
@@ -290,7 +290,7 @@ func (k *Keeper) forget(ctx context.Context, h *holder) error {
 		k.queue.AddAfter(name, podsAgain)
 		return nil
 	}
-	if err = k.book.remove(ctx, name, h.record); apierrors.IsConflict(err) {
+	if err = k.book.Forget(ctx, h.record); apierrors.IsConflict(err) {
 		return nil
 	}
 	return err

@@ -104,7 +104,7 @@ func (m *member) join(ctx context.Context, joins chan struct{}) error {
 	}
 	defer func() { <-joins }()
 	var err error
-	m.identity, err = m.fleet.joinAs(ctx, m.name)
+	m.identity, err = bootstrap.Join(ctx, m.fleet.joinConfig(m.name))
 	return err
 }
 

@@ -186,8 +186,8 @@ func TestFleet(t *testing.T) {
 				t.Error("a fleet that starts again is made of other nodes")
 			}
 			stop()
-			if err := f.Delete(t.Context()); err != nil {
-				t.Fatal(err)
+			if n, err := f.Delete(t.Context()); err != nil || n != c.Nodes {
+				t.Fatalf("%d nodes are deleted, %v", n, err)
 			}
 			testGone(t, s, c.Dir)
 			s.idle()

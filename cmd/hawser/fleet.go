@@ -120,7 +120,7 @@ func (o *fleetOptions) addFaultFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.faults, "faults", "", "faults, KIND:WHO@AT[+FOR][~EVERY],…")
 	f.Uint64Var(&o.seed, "seed", 1, "what draws the nodes that faults hit")
 	f.DurationVar(&o.duration, "duration", 0, "how long to go on once all nodes are Ready; 0 until Ctrl-C")
-	f.BoolVar(&o.cleanup, "cleanup", false, "at the end, delete the nodes, and what DIR keeps of them")
+	f.BoolVar(&o.cleanup, "cleanup", false, "at the end, delete the nodes that DIR has the keys of, and what it keeps of them")
 }
 
 func (o *fleetOptions) addLogFlags(f *pflag.FlagSet) {
@@ -239,8 +239,9 @@ func (o *fleetOptions) run(ctx context.Context, out io.Writer) error {
 	if o.cleanup {
 		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), fleetCleanup)
 		defer cancel()
-		err = errors.Join(err, f.Delete(end))
-		show.say("deleted %d nodes", o.nodes)
+		deleted, failed := f.Delete(end)
+		err = errors.Join(err, failed)
+		show.say("deleted %d nodes", deleted)
 	}
 	return err
 }

@@ -136,14 +136,22 @@ func TestRenewalIsForTheHolder(t *testing.T) {
 		b.expect(t, "by its new key", by("next", keyIn(t, renewal).String()), "issued", "")
 		b.expect(t, "by another", by("stolen", nodekeys.Key{9}.String()), "denied", "does not belong to the key")
 		b.expect(t, "by no key", by("garbled", "x"), "denied", "cannot be read")
-		book := nodekeys.NewBook(b.client)
-		if err := book.Forget(t.Context(), "node-1"); err != nil {
-			t.Fatal(err)
-		}
+		forget(t, nodekeys.NewBook(b.client), "node-1")
 		b.expect(t, "of a deleted node", by("late", key.String()), "denied", "has been deleted")
 		b.expect(t, "by its next holder", named(t, "other", boot, bootGroups), "issued", "")
 		b.expect(t, "by its last", by("later", key.String()), "denied", "does not belong to the key")
 	})
+}
+
+func forget(t *testing.T, book *nodekeys.Book, name string) {
+	t.Helper()
+	r, err := book.Get(t.Context(), name)
+	if err == nil {
+		err = book.Forget(t.Context(), r)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
 }
 
 // TestApprovedBeforeRevoked: a request that was approved and not signed yet does not
@@ -156,13 +164,9 @@ func TestApprovedBeforeRevoked(t *testing.T) {
 				defer b.stop()
 				r, book := named(t, "r", boot, bootGroups), nodekeys.NewBook(b.client)
 				b.hold(t, "node-1", keyIn(t, r))
-				var err error
-				if how == "revoked" {
-					_, err = book.Revoke(t.Context(), "node-1", "root", "")
-				} else {
-					err = book.Forget(t.Context(), "node-1")
-				}
-				if err != nil {
+				if how == "deleted" {
+					forget(t, book, "node-1")
+				} else if _, err := book.Revoke(t.Context(), "node-1", "root", ""); err != nil {
 					t.Fatal(err)
 				}
 				r.Status.Conditions = approvedFor(autoApproved)
