@@ -70,6 +70,18 @@ func TestPodsOutliveTheAgent(t *testing.T) {
 	}
 }
 
+// TestSocketsOutliveARestart: an API server that mounts /run/hawser would go on with a directory
+// that is not there any more.
+func TestSocketsOutliveARestart(t *testing.T) {
+	text, err := os.ReadFile("hawser-server.service")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(text), "\nRuntimeDirectoryPreserve=yes\n") {
+		t.Error("a restart of the server would make /run/hawser anew")
+	}
+}
+
 // TestScripts has sh read the scripts.
 func TestScripts(t *testing.T) {
 	for _, script := range []string{"postinst", "prerm", "postrm"} {
