@@ -60,15 +60,26 @@ var shared = regexp.MustCompile(`^/(|bin|boot|dev(/shm)?|etc|etc/(pki|ssl)(/cert
 // keyFile is the file with the node's key; empty without one.
 func (o *identityOptions) keyFile() string { return cmp.Or(o.from.Key, o.from.Kubeconfig) }
 
-// hiddenKeys are the directories that containers do not see: that of the node's key, in which
-// a new one may appear, as it is named and as symbolic links lead to it.
-func (o *identityOptions) hiddenKeys() []string {
-	file := o.keyFile()
-	if file == "" {
-		return nil
+// A secret is a file that pods must not see, neither as it is nor as it will be replaced.
+type secret struct {
+	flag string // or flags
+	what string
+	file string // empty for none
+}
+
+// secrets are the files that say who the node is, or let it join.
+func (o *options) secrets() []secret {
+	return []secret{{o.givenBy(), "key", o.keyFile()}, {"--token-file", "token", o.tokenFile}}
+}
+
+// dirs are those of the file, as it is named and as symbolic links lead to it.
+func (s secret) dirs() []string {
+	info, err := os.Stat(s.file)
+	if s.file == "" || err == nil && !info.Mode().IsRegular() {
+		return nil // a device, say, which has no secret
 	}
-	dirs := []string{filepath.Dir(file)}
-	if resolved, err := filepath.EvalSymlinks(file); err == nil {
+	dirs := []string{filepath.Dir(s.file)}
+	if resolved, err := filepath.EvalSymlinks(s.file); err == nil {
 		dirs = append(dirs, filepath.Dir(resolved))
 	}
 	for i, dir := range dirs {
@@ -79,12 +90,23 @@ func (o *identityOptions) hiddenKeys() []string {
 	return dirs
 }
 
-// checkKey refuses a key in a directory that pods have to see: they would see the next key.
-func (o *identityOptions) checkKey() error {
-	for _, dir := range o.hiddenKeys() {
-		if shared.MatchString(dir) {
-			return fmt.Errorf("%s: pods see %s, and would see what replaces the key %s: move it to a directory of its own, such as %s",
-				o.givenBy(), dir, o.keyFile(), filepath.Join(dir, "hawser"))
+// hiddenSecrets are the directories of the secrets. Containers do not see them.
+func (o *options) hiddenSecrets() []string {
+	var dirs []string
+	for _, s := range o.secrets() {
+		dirs = append(dirs, s.dirs()...)
+	}
+	return dirs
+}
+
+// checkSecrets refuses a secret in a directory that pods have to see: they would see the next one.
+func (o *options) checkSecrets() error {
+	for _, s := range o.secrets() {
+		for _, dir := range s.dirs() {
+			if shared.MatchString(dir) {
+				return fmt.Errorf("%s: pods see %s, and would see what replaces the %s %s: move it to a directory of its own, such as %s",
+					s.flag, dir, s.what, s.file, filepath.Join(dir, "hawser"))
+			}
 		}
 	}
 	return nil

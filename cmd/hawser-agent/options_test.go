@@ -361,9 +361,9 @@ func TestKubeconfigOptions(t *testing.T) {
 	clitest.Refused(t, run(t.Context(), o, slog.New(slog.DiscardHandler)), `--kubeconfig: the client certificate is not the node's: `)
 }
 
-// TestHiddenKeys: containers do not see the directory of the node's key, which has the next
-// one, too.
-func TestHiddenKeys(t *testing.T) {
+// TestHiddenSecrets: containers do not see the directories of the node's key and of its join
+// token, which have the next ones, too.
+func TestHiddenSecrets(t *testing.T) {
 	dir := t.TempDir()
 	target := filepath.Join(dir, "real")
 	if err := os.Mkdir(target, 0o700); err != nil {
@@ -377,16 +377,20 @@ func TestHiddenKeys(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, tt := range []struct {
-		from bootstrap.GivenFiles
-		want []string
+		from  bootstrap.GivenFiles
+		token string
+		want  []string
 	}{
-		{bootstrap.GivenFiles{}, nil},
-		{bootstrap.GivenFiles{Key: link, Kubeconfig: "/x/y/kubelet.conf"}, []string{dir, target}},
-		{bootstrap.GivenFiles{Kubeconfig: key}, []string{target, target}},
-		{bootstrap.GivenFiles{Key: "/var/lib/kubelet/pki/none.pem"}, []string{"/var/lib/kubelet/pki"}},
+		{bootstrap.GivenFiles{}, "", nil},
+		{bootstrap.GivenFiles{Key: link, Kubeconfig: "/x/y/kubelet.conf"}, "", []string{dir, target}},
+		{bootstrap.GivenFiles{Kubeconfig: key}, "", []string{target, target}},
+		{bootstrap.GivenFiles{Key: "/var/lib/kubelet/pki/none.pem"}, "", []string{"/var/lib/kubelet/pki"}},
+		{bootstrap.GivenFiles{}, link, []string{dir, target}},
+		{bootstrap.GivenFiles{}, "/var/secrets/none", []string{"/var/secrets"}},
+		{bootstrap.GivenFiles{}, os.DevNull, nil},
 	} {
-		if got := (&identityOptions{from: tt.from}).hiddenKeys(); !slices.Equal(got, tt.want) {
-			t.Errorf("%+v: %v, want %v", tt.from, got, tt.want)
+		if got := (&options{identityOptions: identityOptions{from: tt.from}, tokenFile: tt.token}).hiddenSecrets(); !slices.Equal(got, tt.want) {
+			t.Errorf("%+v, token %q: %v, want %v", tt.from, tt.token, got, tt.want)
 		}
 	}
 }
@@ -415,6 +419,21 @@ func TestKeyOfItsOwn(t *testing.T) {
 	}
 	_, err := parse(t, args(link)...)
 	clitest.Refused(t, err, "--client-key and --certificate-authority: pods see /etc, and would see what replaces the key "+link)
+}
+
+// TestTokenOfItsOwn: so is a join token.
+func TestTokenOfItsOwn(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "token")
+	if _, err := parse(t, "--token-file", file); err != nil {
+		t.Errorf("%s: %v", file, err)
+	}
+	for _, file := range []string{"/root/none", "/etc/../etc/none", "/run/none"} {
+		_, err := parse(t, "--token-file", file)
+		clitest.Refused(t, err, "--token-file: pods see "+filepath.Dir(file)+", and would see what replaces the token "+file)
+		if _, err := parse(t, "--token-file", file, "--kubelet", "https://127.0.0.1:10250"); err != nil {
+			t.Errorf("%s, and a kubelet: %v", file, err)
+		}
+	}
 }
 
 // Files take the place of a token, all three of them.

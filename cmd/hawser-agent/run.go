@@ -208,7 +208,7 @@ func (p *parts) makeNode(o *options, metrics prometheus.Registerer, log *slog.Lo
 	if p.runtime, err = process.New(process.Config{
 		DataDir:     filepath.Join(o.dataDir, "runtime"),
 		Version:     kubeletVersion,
-		Hide:        slices.Concat(setup.Around(o.dataDir), o.hidePaths, o.hidden(), o.hiddenKeys()),
+		Hide:        slices.Concat(setup.Around(o.dataDir), o.hidePaths, o.hidden(), o.hiddenSecrets()),
 		Reserved:    o.reservedForOthers(),
 		LogMaxBytes: o.containerLogSize,
 		LogMaxFiles: o.containerLogs,

@@ -139,12 +139,16 @@ func CheckDataDir(dir string) (string, error) {
 // ServerDir is where a server keeps its data unless it is told otherwise.
 const ServerDir = "/var/lib/hawser"
 
+// ConfigDir is where packages and manifests put what a program is started with, such as a join
+// token and kubeconfigs.
+const ConfigDir = "/etc/hawser"
+
 // Around lists the directories of Hawser's on this machine, as far as they can be
 // told from dir, the data directory of an agent: it, those above it that are
 // Hawser's, such as that of hawser up with the keys of the server and the
-// directories of other nodes, and the server's usual one.
+// directories of other nodes, the server's usual one, and ConfigDir.
 func Around(dir string) []string {
-	list := []string{dir, ServerDir}
+	list := []string{dir, ServerDir, ConfigDir}
 	for up := filepath.Dir(dir); up != "/"; up = filepath.Dir(up) {
 		for _, name := range locks {
 			if _, err := os.Lstat(filepath.Join(up, name)); err == nil {

@@ -123,8 +123,8 @@ func TestAround(t *testing.T) {
 		t.Fatal(err)
 	}
 	for from, want := range map[string][]string{
-		"up/nodes/node-1": {filepath.Join(dir, "up/nodes/node-1"), ServerDir, filepath.Join(dir, "up")},
-		"alone":           {filepath.Join(dir, "alone"), ServerDir},
+		"up/nodes/node-1": {filepath.Join(dir, "up/nodes/node-1"), ServerDir, "/etc/hawser", filepath.Join(dir, "up")},
+		"alone":           {filepath.Join(dir, "alone"), ServerDir, "/etc/hawser"},
 	} {
 		if got := Around(filepath.Join(dir, from)); !slices.Equal(got, want) {
 			t.Errorf("%s: %q, want %q", from, got, want)
