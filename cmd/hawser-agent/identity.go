@@ -60,53 +60,48 @@ var shared = regexp.MustCompile(`^/(|bin|boot|dev(/shm)?|etc|etc/(pki|ssl)(/cert
 // keyFile is the file with the node's key; empty without one.
 func (o *identityOptions) keyFile() string { return cmp.Or(o.from.Key, o.from.Kubeconfig) }
 
-// A secret is a file that pods must not see, neither as it is nor as it will be replaced.
-type secret struct {
-	flag string // or flags
-	what string
-	file string // empty for none
-}
-
-// secrets are the files that say who the node is, or let it join.
-func (o *options) secrets() []secret {
-	return []secret{{o.givenBy(), "key", o.keyFile()}, {"--token-file", "token", o.tokenFile}}
-}
-
-// dirs are those of the file, as it is named and as symbolic links lead to it.
-func (s secret) dirs() []string {
-	info, err := os.Stat(s.file)
-	if s.file == "" || err == nil && !info.Mode().IsRegular() {
-		return nil // a device, say, which has no secret
+// secretFiles returns a file as it is named and as symbolic links lead to it. There is no
+// secret in a device, say.
+func secretFiles(file string) []string {
+	info, err := os.Stat(file)
+	if file == "" || err == nil && !info.Mode().IsRegular() {
+		return nil
 	}
-	dirs := []string{filepath.Dir(s.file)}
-	if resolved, err := filepath.EvalSymlinks(s.file); err == nil {
-		dirs = append(dirs, filepath.Dir(resolved))
+	files := []string{file}
+	if resolved, err := filepath.EvalSymlinks(file); err == nil {
+		files = append(files, resolved)
 	}
-	for i, dir := range dirs {
-		if abs, err := filepath.Abs(dir); err == nil {
-			dirs[i] = abs
+	for i, file := range files {
+		if absolute, err := filepath.Abs(file); err == nil {
+			files[i] = absolute
 		}
 	}
-	return dirs
+	return files
 }
 
-// hiddenSecrets are the directories of the secrets. Containers do not see them.
+// hiddenSecrets are what containers do not see of the node's key and join token: the directory,
+// in which a new one may appear, or of a token in a directory that pods have to see the file. A
+// container that runs while such a token is replaced sees the next one.
 func (o *options) hiddenSecrets() []string {
-	var dirs []string
-	for _, s := range o.secrets() {
-		dirs = append(dirs, s.dirs()...)
+	var hidden []string
+	for _, file := range secretFiles(o.keyFile()) {
+		hidden = append(hidden, filepath.Dir(file))
 	}
-	return dirs
+	for _, file := range secretFiles(o.tokenFile) {
+		if dir := filepath.Dir(file); !shared.MatchString(dir) {
+			file = dir
+		}
+		hidden = append(hidden, file)
+	}
+	return hidden
 }
 
-// checkSecrets refuses a secret in a directory that pods have to see: they would see the next one.
-func (o *options) checkSecrets() error {
-	for _, s := range o.secrets() {
-		for _, dir := range s.dirs() {
-			if shared.MatchString(dir) {
-				return fmt.Errorf("%s: pods see %s, and would see what replaces the %s %s: move it to a directory of its own, such as %s",
-					s.flag, dir, s.what, s.file, filepath.Join(dir, "hawser"))
-			}
+// checkKey refuses a key in a directory that pods have to see: they would see the next key.
+func (o *options) checkKey() error {
+	for _, file := range secretFiles(o.keyFile()) {
+		if dir := filepath.Dir(file); shared.MatchString(dir) {
+			return fmt.Errorf("%s: pods see %s, and would see what replaces the key %s: move it to a directory of its own, such as %s",
+				o.givenBy(), dir, o.keyFile(), filepath.Join(dir, "hawser"))
 		}
 	}
 	return nil

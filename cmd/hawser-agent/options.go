@@ -184,7 +184,7 @@ func (o *options) check(f *pflag.FlagSet) error {
 		return err
 	}
 	if o.builtin() {
-		if err := o.checkSecrets(); err != nil {
+		if err := o.checkKey(); err != nil {
 			return err
 		}
 	}

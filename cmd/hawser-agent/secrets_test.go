@@ -70,17 +70,15 @@ func TestKeyOfItsOwn(t *testing.T) {
 	clitest.Refused(t, err, "--client-key and --certificate-authority: pods see /etc, and would see what replaces the key "+link)
 }
 
-// TestTokenOfItsOwn: so is a join token.
-func TestTokenOfItsOwn(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "token")
-	if _, err := parse(t, "--token-file", file); err != nil {
-		t.Errorf("%s: %v", file, err)
-	}
-	for _, file := range []string{"/root/none", "/etc/../etc/none", "/run/none"} {
-		_, err := parse(t, "--token-file", file)
-		clitest.Refused(t, err, "--token-file: pods see "+filepath.Dir(file)+", and would see what replaces the token "+file)
-		if _, err := parse(t, "--token-file", file, "--kubelet", "https://127.0.0.1:10250"); err != nil {
-			t.Errorf("%s, and a kubelet: %v", file, err)
+// TestTokenElsewhere: a join token may be in a directory that pods have to see, and is hidden
+// alone there: a node that starts with it is not kept from starting.
+func TestTokenElsewhere(t *testing.T) {
+	for _, file := range []string{"/root/none", "/etc/none", "/run/none"} {
+		o, err := parse(t, "--token-file", file)
+		if err != nil {
+			t.Errorf("%s: %v", file, err)
+		} else if got := o.hiddenSecrets(); !slices.Equal(got, []string{file}) {
+			t.Errorf("%s: hidden are %v", file, got)
 		}
 	}
 }
