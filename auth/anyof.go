@@ -9,8 +9,8 @@ import (
 	"sync"
 )
 
-// An AnyOf believes what one of several Authorities believes. Each has its own signer and its
-// own predecessors, and one whose file cannot be read does not keep the others from changing.
+// An AnyOf believes what one of several Authorities believes. A file that cannot be read does
+// not keep the others from changing.
 type AnyOf struct {
 	of []*Authorities
 
@@ -19,14 +19,20 @@ type AnyOf struct {
 	union *x509.CertPool // of pools
 }
 
-// AnyOf follows files of authorities.
-func (f *Files) AnyOf(files ...string) (*AnyOf, error) {
-	a := &AnyOf{of: make([]*Authorities, len(files))}
-	for i, file := range files {
-		var err error
-		if a.of[i], err = f.Authorities(file); err != nil {
+// AnyOf follows the file of an own authority with its predecessors, see Authorities, and
+// bundles of others, see Bundle.
+func (f *Files) AnyOf(own string, bundles ...string) (*AnyOf, error) {
+	first, err := f.Authorities(own)
+	if err != nil {
+		return nil, err
+	}
+	a := &AnyOf{of: []*Authorities{first}}
+	for _, file := range bundles {
+		next, err := f.Bundle(file)
+		if err != nil {
 			return nil, err
 		}
+		a.of = append(a.of, next)
 	}
 	return a, nil
 }

@@ -31,7 +31,7 @@ func TestAnyOf(t *testing.T) {
 		serving[a] = pair
 	}
 	synctest.Test(t, func(t *testing.T) {
-		cas, err := new(Files).AnyOf(files...)
+		cas, err := new(Files).AnyOf(files[0], files[1:]...)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -85,4 +85,26 @@ func TestAnyOf(t *testing.T) {
 			t.Errorf("what was signed by the second file's since: %v", err)
 		}
 	})
+}
+
+// TestBundle: no authority of a bundle is the predecessor of another, also where the same file is
+// followed as a sequence as well.
+func TestBundle(t *testing.T) {
+	now := time.Now()
+	first, second := newAuthorityOf(t, now.Add(-time.Minute)), newAuthorityOf(t, now.Add(-time.Hour))
+	file := filepath.Join(t.TempDir(), "cas")
+	write(t, file, append(first.pem(), second.pem()...))
+	files := new(Files)
+	for name, tc := range map[string]struct {
+		follow func(string) (*Authorities, error)
+		want   error
+	}{"sequence": {files.Authorities, ErrSuperseded}, "bundle": {files.Bundle, nil}} {
+		cas, err := tc.follow(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cas.Check([][]*x509.Certificate{{{NotBefore: now}, second.cert}}); !errors.Is(err, tc.want) {
+			t.Errorf("%s: a certificate by the second: %v", name, err)
+		}
+	}
 }

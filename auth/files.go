@@ -86,8 +86,12 @@ func (k *KeyPair) GetClientCertificate(*tls.CertificateRequestInfo) (*tls.Certif
 //
 // The first is the authority that signs now. Others are its predecessors: certificates
 // that they signed before the first one was made are valid until they expire, and later
-// ones are not valid; see Check.
-type Authorities struct{ *File[authorities] }
+// ones are not valid; see Check. Those of Files.Bundle are independent instead.
+type Authorities struct {
+	*File[authorities]
+
+	bundle bool // whether they are independent
+}
 
 type authorities struct {
 	pool *x509.CertPool
@@ -95,25 +99,36 @@ type authorities struct {
 	pem  []byte
 }
 
-// Authorities follows a file.
+// Authorities follows a file of one authority and its predecessors.
 func (f *Files) Authorities(file string) (*Authorities, error) {
+	return f.authorities(file, false, f.successors(file))
+}
+
+// Bundle follows a file of independent authorities, in any order, as administrators give them
+// to kube-apiserver. Check accepts what any of them signs.
+func (f *Files) Bundle(file string) (*Authorities, error) {
+	return f.authorities(file, true, parseAuthorities)
+}
+
+func (f *Files) authorities(file string, bundle bool, parse func(contents [][]byte) (authorities, error)) (*Authorities, error) {
+	key := listed{file, bundle}
 	f.mu.Lock()
-	a := f.lists[file]
+	a := f.lists[key]
 	f.mu.Unlock()
 	if a != nil {
 		return a, nil
 	}
-	followed, err := Follow(f, "certificate authorities", f.successors(file), file)
+	followed, err := Follow(f, "certificate authorities", parse, file)
 	if err != nil {
 		return nil, err
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.lists == nil {
-		f.lists = make(map[string]*Authorities)
+		f.lists = make(map[listed]*Authorities)
 	}
-	f.lists[file] = &Authorities{followed}
-	return f.lists[file], nil
+	f.lists[key] = &Authorities{followed, bundle}
+	return f.lists[key], nil
 }
 
 // oldSuccessor is the age from which a new first certificate is warned of.
@@ -149,7 +164,7 @@ func (f *Files) AuthoritiesFrom(extract func(contents [][]byte) ([]byte, error),
 		}
 		return parseAuthorities([][]byte{text})
 	}, files...)
-	return &Authorities{file}, err
+	return &Authorities{File: file}, err
 }
 
 func parseAuthorities(contents [][]byte) (authorities, error) {
@@ -179,8 +194,11 @@ var ErrSuperseded = errors.New("the authority that signed this certificate had b
 
 // Check returns an error for a verified certificate if none of its chains ends at the
 // authority that signs now, and its validity starts after that one was made. Without
-// chains there is no certificate to check.
+// chains there is no certificate to check. Authorities of Files.Bundle accept all chains.
 func (a *Authorities) Check(chains [][]*x509.Certificate) error {
+	if a.bundle {
+		return nil
+	}
 	first := a.Get().list[0]
 	for _, chain := range chains {
 		if chain[len(chain)-1].Equal(first) || !chain[0].NotBefore.After(first.NotBefore) {

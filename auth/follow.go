@@ -30,8 +30,14 @@ type Files struct {
 
 	mu    sync.Mutex // guards the following
 	pairs map[[2]string]*KeyPair
-	lists map[string]*Authorities
+	lists map[listed]*Authorities
 	looks []func()
+}
+
+// A listed is a file of authorities, and whether they are independent.
+type listed struct {
+	file   string
+	bundle bool
 }
 
 // Run checks all files until ctx is done. It is needed for files that are not read

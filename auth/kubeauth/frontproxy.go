@@ -26,7 +26,7 @@ type FrontProxy struct {
 // newFrontProxy authenticates requests whose client certificate is a proxy's. The headers
 // of other clients are ignored.
 func newFrontProxy(f *FrontProxy, files *auth.Files) (authenticator.Request, error) {
-	ca, err := files.Authorities(f.CAFile)
+	ca, err := files.Bundle(f.CAFile)
 	if err != nil {
 		return nil, fmt.Errorf("front proxies: %w", err)
 	}

@@ -199,7 +199,7 @@ func checkAuthorities(files *auth.Files, given map[string]string) error {
 		if file == "" {
 			continue
 		}
-		if _, err := files.Authorities(file); err != nil {
+		if _, err := files.Bundle(file); err != nil {
 			return fmt.Errorf("--%s: %w", flag, err)
 		}
 	}
@@ -284,7 +284,7 @@ func (o *besideOptions) given(files *auth.Files, client *clientrest.Config) ([]a
 		}
 		all = append(all, auth.Expiring{Name: name, Now: func() *x509.Certificate { return list[0] }})
 	case client.CertFile != "":
-		list, err := files.Authorities(client.CertFile) // as any list of certificates
+		list, err := files.Bundle(client.CertFile) // as any list of certificates
 		if err != nil {
 			return nil, fmt.Errorf("--%s: its client certificate: %w", name, err)
 		}

@@ -4,7 +4,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -157,13 +156,17 @@ func (h *hubBeside) keyring(hubs *peerTrust) (*keyring, error) {
 		if file == "" {
 			continue
 		}
-		list, fault := h.files.Authorities(file)
+		list, fault := h.files.Bundle(file)
 		if fault != nil {
 			return nil, fault
 		}
 		pool = filePool(list)
 	}
-	fronts, err := h.files.Authorities(cmp.Or(h.o.beside.connectCA, h.keys.Path(pki.ClientCA, false)))
+	clients, file := h.files.Authorities, h.keys.Path(pki.ClientCA, false)
+	if h.o.beside.connectCA != "" {
+		clients, file = h.files.Bundle, h.o.beside.connectCA
+	}
+	fronts, err := clients(file)
 	if err != nil {
 		return nil, err
 	}
@@ -236,7 +239,7 @@ func (o *besideOptions) kubeletAuthorities(own string) []string {
 func (o *besideOptions) kubelets(files *auth.Files) (*tls.Config, error) {
 	c := &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: o.kubeletCA == ""} //nolint:gosec // see above
 	if o.kubeletCA != "" {
-		cas, err := files.Authorities(o.kubeletCA)
+		cas, err := files.Bundle(o.kubeletCA)
 		if err != nil {
 			return nil, fmt.Errorf("--kubelet-certificate-authority: %w", err)
 		}

@@ -93,6 +93,40 @@ func TestWhoIsAnAgent(t *testing.T) {
 	}
 }
 
+// TestSeveralAuthorities: files of flags have independent authorities, and who was signed by
+// any of them counts, whichever was made first.
+func TestSeveralAuthorities(t *testing.T) {
+	first, second := pkitest.New(t, "first"), pkitest.New(t, "second")
+	file := filepath.Join(t.TempDir(), "cas")
+	if err := os.WriteFile(file, append(first.PEM(), second.PEM()...), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	keys, err := pki.Ensure(pki.Config{Dir: filepath.Join(t.TempDir(), "pki"), Names: []string{"localhost"}, HubOnly: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	o, err := parse(t, "--kubeconfig", "x", "--agent-ca", file, "--connect-client-ca-file", file, "--kubelet-certificate-authority", file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := &hubBeside{o: o, keys: keys, files: &auth.Files{}}
+	ring, err := h.keyring(new(peerTrust))
+	if err != nil {
+		t.Fatal(err)
+	}
+	kubelets, err := o.beside.kubelets(h.files)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, ca := range []*pkitest.Authority{first, second} {
+		shown := ca.Issue(t, pkitest.NodeServing("node-1", "node-1")).Leaf
+		err := kubelets.VerifyConnection(tls.ConnectionState{ServerName: "node-1", PeerCertificates: []*x509.Certificate{shown}})
+		if agents, clients := letsIn(t, ring.agents, ca), letsIn(t, ring.clients, ca); err != nil || !agents || !clients {
+			t.Errorf("%s: a kubelet: %v, an agent: %t, a client: %t", ca.Cert.Subject.CommonName, err, agents, clients)
+		}
+	}
+}
+
 // publishClients has c know an authority as if it had read it.
 func publishClients(t *testing.T, c *clusterClients, ca *pkitest.Authority) {
 	t.Helper()

@@ -92,7 +92,7 @@ func expiringPair(files *auth.Files, name, cert, key string) (auth.Expiring, err
 
 // expiringAuthority is the certificate of a file of authorities that is the next to end.
 func expiringAuthority(files *auth.Files, name, file string) (auth.Expiring, error) {
-	list, err := files.Authorities(file)
+	list, err := files.Bundle(file)
 	if err != nil {
 		return auth.Expiring{}, err
 	}

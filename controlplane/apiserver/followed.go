@@ -41,7 +41,7 @@ func newFollowed(cfg *Config) (f followed, err error) {
 		}
 	}
 	if cfg.FrontProxy != nil {
-		if f.proxies, err = cfg.Files.Authorities(cfg.FrontProxy.CAFile); err != nil {
+		if f.proxies, err = cfg.Files.Bundle(cfg.FrontProxy.CAFile); err != nil {
 			return f, fmt.Errorf("CA of front proxies: %w", err)
 		}
 	}

@@ -275,13 +275,22 @@ func TestLoadTLS(t *testing.T) {
 	}
 	foreign := pkitest.New(t, "elsewhere")
 	shown := foreign.Issue(t, &x509.Certificate{Subject: pkix.Name{CommonName: "kubelet"}, DNSNames: []string{"node-1"}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}})
-	for name, cas := range map[string][]string{"the cluster's alone": {ca}, "another beside it": {ca, p.write("foreign.crt", foreign.PEM())}} {
+	for name, cas := range map[string][]string{
+		"the cluster's alone":   {ca},
+		"another beside it":     {ca, p.write("foreign.crt", foreign.PEM())},
+		"the second of several": {ca, p.write("several.crt", append(pkitest.New(t, "kubelet-0").PEM(), foreign.PEM()...))},
+	} {
 		conf, now, err := LoadTLS(new(auth.Files), cas, cert, key)
 		if err != nil {
 			t.Fatal(err)
 		}
 		err = conf.VerifyConnection(tls.ConnectionState{ServerName: "node-1", PeerCertificates: []*x509.Certificate{shown.Leaf}})
-		if chains, verr := shown.Leaf.Verify(x509.VerifyOptions{Roots: now().RootCAs}); (err == nil) != (len(cas) == 2) || (verr == nil) != (err == nil) {
+		c := now()
+		chains, verr := shown.Leaf.Verify(x509.VerifyOptions{Roots: c.RootCAs})
+		if verr == nil {
+			verr = c.VerifyConnection(tls.ConnectionState{VerifiedChains: chains})
+		}
+		if (err == nil) != (len(cas) == 2) || (verr == nil) != (err == nil) {
 			t.Errorf("%s: a kubelet of the other: %v, upgraded %v %v", name, err, chains, verr)
 		}
 	}

@@ -41,12 +41,12 @@ type transports struct {
 
 // LoadTLS reads the files of the API server's identity towards kubelets.
 //
-// caFiles hold the certificates that sign kubelets' serving certificates: each the one
-// that signs now, then its predecessors, see auth.Authorities. All files are
+// caFiles hold the certificates that sign kubelets' serving certificates: the first file the
+// cluster's own, see auth.Authorities, the others bundles of further ones. All files are
 // followed: each handshake of conf goes by what they say then. Now is conf for one that is
 // about to begin, where the library verifies by itself.
 func LoadTLS(files *auth.Files, caFiles []string, certFile, keyFile string) (conf *tls.Config, now func() *tls.Config, err error) {
-	cas, err := files.AnyOf(caFiles...)
+	cas, err := files.AnyOf(caFiles[0], caFiles[1:]...)
 	if err != nil {
 		return nil, nil, fmt.Errorf("authority of kubelets: %w", err)
 	}
