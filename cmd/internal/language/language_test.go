@@ -1,6 +1,6 @@
 // The languages of kubectl's texts, each in a process of its own: a catalogue is loaded once.
 
-package language
+package language_test
 
 import (
 	"fmt"
@@ -10,7 +10,10 @@ import (
 	"strings"
 	"testing"
 
+	_ "k8s.io/kubectl/pkg/cmd/options" // looks texts up while it is initialized
 	"k8s.io/kubectl/pkg/util/i18n"
+
+	"github.com/hawser-project/hawser/cmd/internal/language"
 )
 
 const text, german = "Delete the specified cluster from the kubeconfig", "Lösche das angegebene Cluster aus der kubeconfig"
@@ -23,7 +26,7 @@ func TestMain(m *testing.M) {
 		os.Exit(m.Run())
 	}
 	fmt.Println(i18n.T(text))
-	fmt.Println(loaded)
+	fmt.Println(language.Loaded())
 }
 
 // TestLanguages: texts are in the user's language, and no catalogue is read for English.
