@@ -95,7 +95,7 @@ func TestDeleteLeavesOthers(t *testing.T) {
 		nodeHeld(t, api, name, by, of.uid)
 	}
 	if n, err := f.Delete(t.Context()); err != nil || n != 3 {
-		t.Fatal(err)
+		t.Fatalf("%d nodes are deleted instead of 3, %v", n, err)
 	}
 	nodes, err := api.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})
 	if err != nil {

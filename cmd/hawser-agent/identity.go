@@ -97,7 +97,7 @@ func (o *options) hiddenSecrets() []string {
 }
 
 // checkKey refuses a key in a directory that pods have to see: they would see the next key.
-func (o *options) checkKey() error {
+func (o *identityOptions) checkKey() error {
 	for _, file := range secretFiles(o.keyFile()) {
 		if dir := filepath.Dir(file); shared.MatchString(dir) {
 			return fmt.Errorf("%s: pods see %s, and would see what replaces the key %s: move it to a directory of its own, such as %s",

@@ -1,3 +1,5 @@
+// What pods see of the files with the node's key and its join token.
+
 package main
 
 import (
