@@ -64,6 +64,7 @@ type cluster struct {
 	network   *lab.Lab // nil without namespaces
 	server    *child
 	agents    []*child
+	began     time.Time // when the first agent was started
 	agentPath string
 	client    kubernetes.Interface
 	rest      *rest.Config
@@ -279,6 +280,7 @@ func (c *cluster) startAgents(ctx context.Context) error {
 	if c.cfg.nodes == 0 {
 		return nil
 	}
+	c.began = time.Now()
 	token, err := makeToken(ctx, c.client, time.Hour, "")
 	if err != nil {
 		return err
@@ -325,7 +327,7 @@ func (c *cluster) waitNodes(ctx context.Context) error {
 		switch {
 		case err == nil:
 			var ready int
-			if ready, why = countReady(nodes.Items); ready >= c.cfg.nodes {
+			if ready, why = countReady(nodes.Items, c.began); ready >= c.cfg.nodes {
 				return nil
 			}
 			missing = c.cfg.nodes - ready
@@ -356,14 +358,18 @@ func notReady(missing, of int, cause error, why, logs string) error {
 	return fmt.Errorf("%w; see %s", err, logs)
 }
 
-// countReady counts the nodes that are Ready, and says why the first other one is not.
-func countReady(nodes []corev1.Node) (n int, why string) {
+// countReady counts the nodes that have said since began that they are Ready, and says why the
+// first other one is not. What a Node said before is from an earlier start of its agent.
+func countReady(nodes []corev1.Node, began time.Time) (n int, why string) {
+	began = began.Truncate(time.Second) // as nodes write theirs
 	for _, node := range nodes {
 		for _, cond := range node.Status.Conditions {
 			switch {
 			case cond.Type != corev1.NodeReady:
-			case cond.Status == corev1.ConditionTrue:
+			case cond.Status == corev1.ConditionTrue && !cond.LastHeartbeatTime.Time.Before(began):
 				n++
+			case why == "" && cond.Status == corev1.ConditionTrue:
+				why = node.Name + ": it has not reported since it was started"
 			case why == "":
 				why = node.Name + ": " + setup.Printable(cond.Message)
 			}

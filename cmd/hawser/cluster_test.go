@@ -14,6 +14,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/hawser-project/hawser/node"
 )
@@ -30,16 +31,24 @@ func TestNotReadyIsOneLine(t *testing.T) {
 	}
 }
 
-// What a node says of itself is told, in one line.
+// What a node says of itself is told, in one line. What it said before its agent was started
+// counts for nothing.
 func TestCountReadySaysWhy(t *testing.T) {
-	node := func(name string, is corev1.ConditionStatus, message string) (n corev1.Node) {
+	began := time.Now()
+	node := func(name string, is corev1.ConditionStatus, message string, at time.Time) (n corev1.Node) {
 		n.Name = name
-		n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeDiskPressure, Message: "no"}, {Type: corev1.NodeReady, Status: is, Message: message}}
+		n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeDiskPressure, Message: "no"},
+			{Type: corev1.NodeReady, Status: is, Message: message, LastHeartbeatTime: metav1.NewTime(at.Truncate(time.Second))}}
 		return n
 	}
-	ready, why := countReady([]corev1.Node{node("a", corev1.ConditionTrue, "fine"), node("b", corev1.ConditionFalse, "no\naddress"), node("c", corev1.ConditionUnknown, "silent"), {}})
+	a, b := node("a", corev1.ConditionTrue, "fine", began), node("b", corev1.ConditionFalse, "no\naddress", began)
+	old := node("old", corev1.ConditionTrue, "fine", began.Add(-time.Minute))
+	ready, why := countReady([]corev1.Node{a, b, node("c", corev1.ConditionUnknown, "silent", began), {}}, began)
 	if ready != 1 || why != "b: no?address" {
 		t.Errorf("%d, %q", ready, why)
+	}
+	if ready, why = countReady([]corev1.Node{a, old}, began); ready != 1 || why != "old: it has not reported since it was started" {
+		t.Errorf("of an earlier start: %d, %q", ready, why)
 	}
 }
 

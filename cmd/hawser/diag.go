@@ -22,12 +22,14 @@ import (
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
 	"github.com/hawser-project/hawser/cmd/internal/explain"
 	"github.com/hawser-project/hawser/cmd/internal/setup"
 	"github.com/hawser-project/hawser/controlplane/apiserver"
+	hubs "github.com/hawser-project/hawser/controlplane/servers"
 )
 
 const (
@@ -61,12 +63,15 @@ const (
 	sessionsTime = 2 * time.Second
 )
 
+// versionFile is read first: who has the API tells its version whatever else it cannot do.
+var versionFile = diagFile{"server/version.json", "/version", ""}
+
 // apiFiles are those of the API. None has a Secret, a ConfigMap or a pod in it.
 var apiFiles = []diagFile{
-	{"server/version.json", "/version", ""},
 	{"fleet/nodes.json", "/api/v1/nodes", ""},
 	{"fleet/leases.json", "/apis/coordination.k8s.io/v1/namespaces/" + corev1.NamespaceNodeLease + "/leases", ""},
-	{"fleet/servers.json", "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases", ""},
+	{"fleet/servers.json", "/apis/coordination.k8s.io/v1/namespaces/" + hubs.Namespace + "/leases", ""},
+	{"fleet/leaders.json", "/apis/coordination.k8s.io/v1/namespaces/" + metav1.NamespaceSystem + "/leases", ""},
 	{"fleet/events.json", "/api/v1/events", "fieldSelector=" + url.QueryEscape("involvedObject.kind=Node") + "&limit=5000"},
 	{"fleet/requests.json", "/apis/certificates.k8s.io/v1/certificatesigningrequests", "limit=500"},
 }
@@ -148,21 +153,28 @@ func writeBundle(file string, f func(io.Writer) error, out io.Writer) (err error
 type bundle struct {
 	tar     *tar.Writer
 	now     time.Time
+	files   int // in it so far
 	summary bytes.Buffer
 	show    io.Writer // progress
 }
 
-// gatherBundle gathers from servers, of which "server" has the API.
+// gatherBundle gathers from servers, of which "server" has the API. What the API cannot tell
+// of the fleet is told in the summary: then the server is what is to be looked at.
 func gatherBundle(ctx context.Context, out, progress io.Writer, servers map[string]rest.Interface, rc *rest.Config, nodes []string) error {
 	zip := gzip.NewWriter(out)
 	b := &bundle{tar: tar.NewWriter(zip), now: time.Now(), show: progress}
 	fmt.Fprintf(&b.summary, "hawser %s, %s\n", setup.Version(), b.now.UTC().Format(time.RFC3339))
 	api := servers["server"]
-	broken, err := b.explain(ctx, rc)
-	if err != nil {
-		return err
+	broken, sick, err := b.explain(ctx, rc)
+	if err == nil {
+		err = b.fetch(ctx, api, versionFile)
 	}
-	if len(nodes) == 0 {
+	switch {
+	case err != nil:
+		return err
+	case sick != nil && b.files == 0:
+		return fmt.Errorf("the server tells nothing: %w", withRemedy(plainly(sick)))
+	case len(nodes) == 0:
 		nodes = broken
 	}
 	for _, name := range slices.Backward(slices.Sorted(maps.Keys(servers))) {
@@ -189,26 +201,32 @@ func gatherBundle(ctx context.Context, out, progress io.Writer, servers map[stri
 	return errors.Join(b.add("summary.txt", b.summary.Bytes()), b.tar.Close(), zip.Close())
 }
 
-// explain adds the verdict on the fleet, and names the first nodes that are broken.
-func (b *bundle) explain(ctx context.Context, rc *rest.Config) (broken []string, err error) {
-	ctx, cancel := context.WithTimeout(ctx, diagWait)
+// explain adds the verdict on the fleet, and names the first nodes that are broken. sick is why
+// there is no verdict; err is fetch's.
+func (b *bundle) explain(ctx context.Context, rc *rest.Config) (broken []string, sick, err error) {
+	bounded, cancel := context.WithTimeout(ctx, diagWait)
 	defer cancel()
 	var text bytes.Buffer
-	if err := explainFleet(ctx, &text, rc, explain.DefaultGrace, "json"); err != nil {
-		return nil, fmt.Errorf("the server tells nothing: %w", withRemedy(plainly(err))) // nor will it of anything else
+	sick = explainFleet(bounded, &text, rc, explain.DefaultGrace, "json")
+	if errors.Is(ctx.Err(), context.Canceled) {
+		return nil, nil, context.Cause(ctx)
+	}
+	if sick != nil {
+		fmt.Fprintf(&b.summary, "fleet/explain.json is not here: %s\n", setup.Printable(sick.Error()))
+		return nil, sick, nil
 	}
 	var fleet explain.Fleet
 	if err := json.Unmarshal(text.Bytes(), &fleet); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	for _, g := range fleet.Groups {
 		broken = append(broken, g.Names...)
 	}
 	var page bytes.Buffer
 	if err := fleet.WriteText(&page); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return broken[:min(len(broken), diagNodes)], errors.Join(b.add("fleet/explain.txt", page.Bytes()), b.add("fleet/explain.json", text.Bytes()))
+	return broken[:min(len(broken), diagNodes)], nil, errors.Join(b.add("fleet/explain.txt", page.Bytes()), b.add("fleet/explain.json", text.Bytes()))
 }
 
 // fetch adds a file, or says in the summary why it is not there. Its error is that of out, or
@@ -286,6 +304,7 @@ func (b *bundle) add(name string, text []byte) error {
 	if err == nil {
 		_, err = b.tar.Write(text)
 	}
+	b.files++
 	return err
 }
 

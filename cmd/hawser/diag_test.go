@@ -11,10 +11,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -122,6 +124,25 @@ func TestBundle(t *testing.T) {
 	if files, err = bundleOf(t, []string{"other"}, usualAnswers()); err != nil || files["nodes/lost/metrics.txt"] != "" ||
 		!strings.Contains(files["summary.txt"], "nodes/other/metrics.txt is not here: ") {
 		t.Errorf("another node: %v, %q", err, files["summary.txt"])
+	}
+}
+
+// TestBundleOfTheSick: an API that cannot list its nodes is no reason to have nothing of the
+// server.
+func TestBundleOfTheSick(t *testing.T) {
+	answers := usualAnswers()
+	delete(answers, "/api/v1/nodes")
+	answers["/version"] = "{}"
+	answers["/apis/coordination.k8s.io/v1/namespaces/hawser-servers/leases"] = `{"items":[{"metadata":{"name":"hub-a"}}]}`
+	files, err := bundleOf(t, nil, answers)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if files["server/metrics.txt"] != "up 1\n" || !strings.Contains(files["summary.txt"], "fleet/explain.json is not here: ") {
+		t.Errorf("the bundle has %q, and says %q", slices.Sorted(maps.Keys(files)), files["summary.txt"])
+	}
+	if !strings.Contains(files["fleet/servers.json"], "hub-a") {
+		t.Errorf("of the servers: %q", files["fleet/servers.json"])
 	}
 }
 

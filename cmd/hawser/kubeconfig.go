@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"slices"
 	"strings"
 	"time"
@@ -51,6 +52,8 @@ func newKubeconfig() *cobra.Command {
 		Long: "Makes a key, has the cluster sign a client certificate for it that names the user and the groups, and prints a\n" +
 			"kubeconfig with both. What the user may do is what is bound to the name and the groups, for example by\n\n" +
 			"  kubectl create clusterrolebinding NAME-views --clusterrole view --user NAME\n\n" +
+			"The kubeconfig names the server as ours does; where ours names this machine only, as the administrator's on a server\n" +
+			"does, it names the address that the server advertises.\n\n" +
 			"A certificate cannot be taken back before it expires: take away what is bound to it.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -107,9 +110,13 @@ func person(ctx context.Context, out, said io.Writer, client kubernetes.Interfac
 	if err = rest.LoadTLSFiles(rc); err != nil {
 		return err
 	}
+	server, err := elsewhere(ctx, client, rc)
+	if err != nil {
+		return err
+	}
 	const cluster = "hawser"
 	text, err := clientcmd.Write(clientcmdapi.Config{
-		Clusters: map[string]*clientcmdapi.Cluster{cluster: {Server: rc.Host, TLSServerName: rc.ServerName, CertificateAuthorityData: rc.CAData}},
+		Clusters: map[string]*clientcmdapi.Cluster{cluster: {Server: server, TLSServerName: rc.ServerName, CertificateAuthorityData: rc.CAData}},
 		AuthInfos: map[string]*clientcmdapi.AuthInfo{user: {
 			ClientCertificateData: cert, ClientKeyData: pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}),
 		}},
@@ -128,6 +135,23 @@ func person(ctx context.Context, out, said io.Writer, client kubernetes.Interfac
 	}
 	_, err = fmt.Fprintf(said, "the certificate of %s expires at %s\n", user, certs[0].NotAfter.Format(time.RFC3339))
 	return err
+}
+
+// elsewhere is a server's URL for people at other machines: what the server advertises where
+// ours is for this machine only.
+func elsewhere(ctx context.Context, client kubernetes.Interface, rc *rest.Config) (string, error) {
+	u, _, err := rest.DefaultServerUrlFor(rc)
+	if err != nil {
+		return "", fmt.Errorf("kubeconfig: server: %w", err)
+	}
+	if u.Hostname() != "localhost" && !net.ParseIP(u.Hostname()).IsLoopback() {
+		return rc.Host, nil
+	}
+	urls, err := advertised(ctx, client, rc.Host)
+	if err != nil {
+		return "", err
+	}
+	return urls[0], nil
 }
 
 // signed has the cluster sign a certificate for key. The request is deleted afterwards.

@@ -76,7 +76,7 @@ func newToken() *cobra.Command {
 	f.StringVar(&site, "site", "", "the site of the nodes that join with the token: they get the label "+auth.SiteLabel+", which nodes cannot write")
 	f.BoolVar(&printJoin, "print-join-command", false, "print a complete hawser-agent command line instead of the token")
 	kubeconfigFlag(create, &kubeconfig)
-	f.StringVar(&server, "server", "", "with --print-join-command: the URL at which nodes reach the server (default what the server advertises)")
+	f.StringVar(&server, "server", "", "with --print-join-command: the URLs at which nodes reach the servers, separated by commas (default what the servers advertise)")
 	token.AddCommand(create, newTokenList(), newTokenDelete())
 	return token
 }
@@ -92,9 +92,11 @@ func createToken(ctx context.Context, out io.Writer, client kubernetes.Interface
 		return err
 	}
 	if server == "" {
-		if server, err = advertised(ctx, client, rc.Host); err != nil {
+		servers, err := advertised(ctx, client, rc.Host)
+		if err != nil {
 			return err
 		}
+		server = strings.Join(servers, ",")
 	}
 	pins, err := caPins(rc)
 	if err != nil {
@@ -175,18 +177,27 @@ func awaitSigned(ctx context.Context, client kubernetes.Interface, id string) {
 	}
 }
 
-// advertised returns the URL that the server published for its own service. A
-// server that is there for its own machine only publishes none; then it is
-// fallback, by which we reach it.
-func advertised(ctx context.Context, client kubernetes.Interface, fallback string) (string, error) {
+// advertised returns the URLs that the servers publish for their own service, in a stable
+// order. Servers that are there for their own machine only publish none; then it is fallback,
+// by which we reach one.
+func advertised(ctx context.Context, client kubernetes.Interface, fallback string) ([]string, error) {
 	slice, err := client.DiscoveryV1().EndpointSlices(metav1.NamespaceDefault).Get(ctx, "kubernetes", metav1.GetOptions{})
 	if err != nil {
-		return "", fmt.Errorf("find the server's advertised address: %w", err)
+		return nil, fmt.Errorf("find the server's advertised address: %w", err)
 	}
-	if len(slice.Endpoints) == 0 || len(slice.Endpoints[0].Addresses) == 0 || len(slice.Ports) == 0 || slice.Ports[0].Port == nil {
-		return fallback, nil
+	var urls []string
+	for _, e := range slice.Endpoints {
+		for _, address := range e.Addresses {
+			if len(slice.Ports) > 0 && slice.Ports[0].Port != nil {
+				urls = append(urls, "https://"+net.JoinHostPort(address, strconv.Itoa(int(*slice.Ports[0].Port))))
+			}
+		}
 	}
-	return "https://" + net.JoinHostPort(slice.Endpoints[0].Addresses[0], strconv.Itoa(int(*slice.Ports[0].Port))), nil
+	if len(urls) == 0 {
+		return []string{fallback}, nil
+	}
+	slices.Sort(urls)
+	return slices.Compact(urls), nil
 }
 
 // caPins are what the agent's --discovery-token-ca-cert-hash expects: one for each
