@@ -15,26 +15,36 @@ import (
 	"time"
 )
 
-// period is how often a check is repeated.
-const period = 50 * time.Millisecond
+// The pause between two checks is from minPause to maxPause: a sixteenth of the time waited so
+// far, and not less than four times what the last check took. Tests run side by side, and what
+// one asks for costs the others processor time.
+const (
+	minPause = 50 * time.Millisecond
+	maxPause = 500 * time.Millisecond
+)
 
 // Until repeats check until it returns nil, and fails the test with what it returned
 // last if that takes longer than bound.
 func Until(t testing.TB, bound time.Duration, what string, check func() error) {
 	t.Helper()
-	deadline := time.Now().Add(bound)
-	tick := time.NewTicker(period)
-	defer tick.Stop()
+	start := time.Now()
 	for {
+		asked := time.Now()
 		err := check()
 		if err == nil {
 			return
 		}
-		if time.Now().After(deadline) {
+		waited := time.Since(start)
+		if waited > bound {
 			t.Fatalf("%s: %v", what, err)
 		}
-		<-tick.C
+		<-time.After(pause(waited, time.Since(asked)))
 	}
+}
+
+// pause is how long to wait before a check is repeated.
+func pause(waited, check time.Duration) time.Duration {
+	return min(max(waited/16, 4*check, minPause), maxPause)
 }
 
 // True is Until for a check that has nothing to say.

@@ -43,7 +43,7 @@ func testAllForgotten(t *testing.T, random *rand.Rand) {
 		}
 		size, pause := 1+random.IntN(100), time.Duration(1+random.IntN(1900))*time.Millisecond
 		if random.IntN(2) == 0 {
-			size, pause = 64<<10, time.Duration(200+random.IntN(300))*time.Millisecond
+			size, pause = 20<<10, time.Duration(200+random.IntN(300))*time.Millisecond
 		}
 		w, r := opened(t, from, to)
 		flows[i] = startFlow(w, r, size, pause)
