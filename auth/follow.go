@@ -3,6 +3,7 @@
 package auth
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,7 +19,7 @@ import (
 const (
 	// recheck is how long loaded content is used before the files are checked again.
 	recheck = time.Second
-	// maxFollowed bounds a followed file, in bytes.
+	// maxFollowed bounds a followed file, in bytes, if nothing else is said.
 	maxFollowed = 1 << 20
 )
 
@@ -26,7 +27,8 @@ const (
 // The zero value is ready for use. A file is checked when its content is read, at most
 // once a second, and once a second while Run runs.
 type Files struct {
-	Log *slog.Logger // nil means discard; set before the first use
+	Log  *slog.Logger // nil means discard; set before the first use
+	Most int64        // bytes of one file that are read; zero means 1 MiB; likewise
 
 	mu    sync.Mutex // guards the following
 	pairs map[[2]string]*KeyPair
@@ -67,6 +69,7 @@ func (f *Files) Run(ctx context.Context) error {
 type File[T any] struct {
 	what  string
 	names []string
+	most  int64 // bytes of each
 	parse func(contents [][]byte) (T, error)
 	log   *slog.Logger
 
@@ -82,7 +85,7 @@ type File[T any] struct {
 // Follow reads and parses files. parse gets their contents in the order of names. what
 // describes the files in errors and in the log.
 func Follow[T any](f *Files, what string, parse func(contents [][]byte) (T, error), names ...string) (*File[T], error) {
-	c := &File[T]{what: what, names: names, parse: parse, log: f.Log}
+	c := &File[T]{what: what, names: names, most: cmp.Or(f.Most, maxFollowed), parse: parse, log: f.Log}
 	if c.log == nil {
 		c.log = slog.New(slog.DiscardHandler)
 	}
@@ -156,7 +159,7 @@ func (c *File[T]) read() (T, error) {
 	var none T
 	contents := make([][]byte, len(c.names))
 	for i, name := range c.names {
-		data, err := readBounded(name)
+		data, err := readBounded(name, c.most)
 		if err != nil {
 			return none, fmt.Errorf("%s %s: %w", c.what, name, err)
 		}
@@ -170,10 +173,10 @@ func (c *File[T]) read() (T, error) {
 }
 
 // readBounded reads a file. Its errors do not repeat the name.
-func readBounded(name string) ([]byte, error) {
+func readBounded(name string, most int64) ([]byte, error) {
 	info, err := os.Stat(name)
-	if err == nil && info.Size() > maxFollowed {
-		return nil, fmt.Errorf("it has %d bytes, at most %d are read", info.Size(), maxFollowed)
+	if err == nil && info.Size() > most {
+		return nil, fmt.Errorf("it has %d bytes, at most %d are read", info.Size(), most)
 	}
 	var data []byte
 	if err == nil {

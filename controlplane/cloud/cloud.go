@@ -83,7 +83,7 @@ func New(config io.Reader, log *slog.Logger) (*Cloud, error) {
 		c.watched = &watched{reference: *r, log: c.log}
 		return c, nil
 	}
-	c.files = &auth.Files{Log: c.log}
+	c.files = &auth.Files{Log: c.log, Most: maxInventory}
 	c.inventory, err = auth.Follow(c.files, "inventory of machines", func(contents [][]byte) (*Inventory, error) {
 		return ParseInventory(contents[0])
 	}, file.Name())

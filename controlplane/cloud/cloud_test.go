@@ -2,6 +2,7 @@ package cloud
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"os"
 	"slices"
@@ -53,6 +54,22 @@ func TestBrokenInventory(t *testing.T) {
 		if _, err := ParseInventory([]byte(text)); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "line ") || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%.80q: %v, want %q", text, err, want)
 		}
+	}
+}
+
+// TestInventoryOfMany: a file may be larger than what is followed for other purposes.
+func TestInventoryOfMany(t *testing.T) {
+	var text strings.Builder
+	text.WriteString("machines:\n")
+	for i := range 6000 {
+		fmt.Fprintf(&text, "- {name: n-%d, zone: zone-of-the-north, region: region-of-the-world, type: small, addresses: [{type: InternalIP, address: 10.0.%d.%d}], labels: {rack: rack-%d, row: row-of-the-cold-aisle}}\n", i, i/250, i%250, i)
+	}
+	if text.Len() < 1<<20 {
+		t.Fatalf("it has %d bytes", text.Len())
+	}
+	c, _ := newCloud(t, text.String())
+	if m := c.inventory.Get().machine(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n-5999"}}); m == nil || m.Labels["rack"] != "rack-5999" {
+		t.Errorf("the last machine is %v", m)
 	}
 }
 

@@ -22,10 +22,12 @@ const (
 
 	maxMachines  = 100_000
 	maxAddresses = 256 // of a pool
+	// maxInventory bounds the file, in bytes: 640 for each machine.
+	maxInventory = 640 * maxMachines
 )
 
-// An Inventory is the file of --cloud-config, or a ConfigMap that this names, in YAML or
-// JSON.
+// An Inventory is the file of --cloud-config, of 64 MB at most, or a ConfigMap that this names,
+// in YAML or JSON.
 type Inventory struct {
 	// Machines are all that there are. Nil, and not just empty, means that every node is
 	// one.
