@@ -151,6 +151,16 @@ func (c *Config) Joined() bool {
 	return err == nil
 }
 
+// NeedsToken reports whether a join token is needed now: there is no client certificate, or it
+// has expired. Its error is that of a file.
+func (c *Config) NeedsToken() (bool, error) {
+	if err := c.check(); err != nil {
+		return false, err
+	}
+	id, err := load(c)
+	return err == nil && (id == nil || time.Now().After(id.expires())), err
+}
+
 // Check returns an error if Join would fail before it asks a server. It makes nothing.
 func (c *Config) Check() error {
 	if err := c.check(); err != nil {

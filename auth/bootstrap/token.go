@@ -11,6 +11,8 @@ import (
 	"os"
 	"slices"
 	"strings"
+
+	"github.com/hawser-project/hawser/auth"
 )
 
 // A Token is a bootstrap token: a public id, and a secret.
@@ -99,6 +101,25 @@ func ParsePins(s string) ([]Pin, error) {
 
 // PinOf returns the hash of a certificate's public key.
 func PinOf(cert *x509.Certificate) Pin { return sha256.Sum256(cert.RawSubjectPublicKeyInfo) }
+
+// PinsOf are the pins of the authorities in a kubeconfig's certificate-authority-data, each
+// once: a server may show any of them.
+func PinsOf(authorities []byte) ([]Pin, error) {
+	if len(authorities) == 0 {
+		return nil, errors.New("the kubeconfig holds no certificate-authority-data: nodes would not know which server to believe")
+	}
+	list, err := auth.ParseCertificates(authorities)
+	if err != nil {
+		return nil, fmt.Errorf("certificate-authority-data: %w", err)
+	}
+	var pins []Pin
+	for _, ca := range list {
+		if pin := PinOf(ca); !slices.Contains(pins, pin) {
+			pins = append(pins, pin)
+		}
+	}
+	return pins, nil
+}
 
 // String is the form that ParsePins reads.
 func (p Pin) String() string { return pinPrefix + hex.EncodeToString(p[:]) }

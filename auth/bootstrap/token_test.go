@@ -3,10 +3,13 @@ package bootstrap
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/hawser-project/hawser/auth/pki/pkitest"
 )
 
 func TestParseToken(t *testing.T) {
@@ -110,4 +113,18 @@ func FuzzParsePins(f *testing.F) {
 			}
 		}
 	})
+}
+
+// TestPinsOf: while an authority is replaced, both count.
+func TestPinsOf(t *testing.T) {
+	a, b := pkitest.New(t, "a"), pkitest.New(t, "b")
+	text := slices.Concat(a.PEM(), b.PEM(), a.PEM())
+	if got, err := PinsOf(text); err != nil || !slices.Equal(got, []Pin{PinOf(a.Cert), PinOf(b.Cert)}) {
+		t.Errorf("%v, %v", got, err)
+	}
+	for _, bad := range []string{"", "nothing"} {
+		if got, err := PinsOf([]byte(bad)); err == nil || !strings.Contains(err.Error(), "certificate-authority-data") {
+			t.Errorf("%q: %v, %v", bad, got, err)
+		}
+	}
 }

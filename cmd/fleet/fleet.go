@@ -134,7 +134,7 @@ func New(c Config) (*Fleet, error) {
 	if err != nil {
 		return nil, fmt.Errorf("fleet: %w", err)
 	}
-	pins, err := pinsOf(admin.CAData)
+	pins, err := bootstrap.PinsOf(admin.CAData)
 	if err != nil {
 		return nil, fmt.Errorf("fleet: %w", err)
 	}

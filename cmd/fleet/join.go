@@ -4,8 +4,6 @@ package fleet
 
 import (
 	"context"
-	"crypto/x509"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"os"
@@ -34,19 +32,6 @@ const (
 	// cleanups is how many nodes are deleted at the same time.
 	cleanups = 16
 )
-
-// pinsOf returns the hash by which nodes know the CA.
-func pinsOf(ca []byte) ([]bootstrap.Pin, error) {
-	block, _ := pem.Decode(ca)
-	if block == nil {
-		return nil, errors.New("the administrator's configuration has no CA: nodes would not know whom to trust")
-	}
-	cert, err := x509.ParseCertificate(block.Bytes)
-	if err != nil {
-		return nil, fmt.Errorf("CA of the administrator's configuration: %w", err)
-	}
-	return []bootstrap.Pin{bootstrap.PinOf(cert)}, nil
-}
 
 // token makes a join token; done deletes it.
 func (f *Fleet) token(ctx context.Context) (_ bootstrap.Token, done func(), err error) {

@@ -176,7 +176,7 @@ func (o *options) checkJoin(ctx context.Context, l *checklist, c *bootstrap.Conf
 	if !l.check(ctx, "server "+addr, func(ctx context.Context) (text string, err error) {
 		p, err = small.Probe(ctx, "https://"+addr, 0)
 		if err == nil && p.RefusesToken {
-			err = fmt.Errorf("%s: %w", o.tokenFrom, bootstrap.ErrTokenRejected)
+			return o.refused(c)
 		}
 		if p.NoToken {
 			return "its CA is the one expected; there is no join token to show", err
@@ -197,6 +197,14 @@ func (o *options) checkJoin(ctx context.Context, l *checklist, c *bootstrap.Conf
 		}
 		return "they pass", nil
 	})
+}
+
+// refused judges that the server refuses the join token: a node that has joined needs none.
+func (o *options) refused(c *bootstrap.Config) (string, error) {
+	if needed, err := c.NeedsToken(); needed || err != nil {
+		return "", errors.Join(fmt.Errorf("%s: %w", o.tokenFrom, bootstrap.ErrTokenRejected), err)
+	}
+	return "its CA is the one expected; it refuses the join token, which a node that has its certificate does not need", nil
 }
 
 // reaches makes a connection and closes it.

@@ -192,6 +192,34 @@ func TestCheck(t *testing.T) {
 	}
 }
 
+// TestCheckOfANodeThatHasJoined: a token that the server no longer knows matters once the
+// node's certificate has expired.
+func TestCheckOfANodeThatHasJoined(t *testing.T) {
+	h := newHub(t, 0)
+	for until, bad := range map[time.Duration]bool{time.Hour / 2: false, -time.Minute / 2: true} {
+		dir := filepath.Join(t.TempDir(), "data")
+		tmpl := pkitest.NodeClient("edge-1")
+		tmpl.NotBefore, tmpl.NotAfter = time.Now().Add(-time.Hour/2), time.Now().Add(until)
+		cert := h.ca.Issue(t, tmpl)
+		pair := append(pkitest.PEM("CERTIFICATE", cert.Certificate[0]), pkitest.KeyPEM(t, cert.PrivateKey)...)
+		if err := errors.Join(os.MkdirAll(filepath.Join(dir, "pki"), 0o700), os.WriteFile(filepath.Join(dir, "pki", "kubelet-client-current.pem"), pair, 0o600),
+			os.WriteFile(filepath.Join(dir, "pki", "ca.crt"), h.ca.PEM(), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		var out strings.Builder
+		cmd := newRoot()
+		cmd.SetOut(&out)
+		cmd.SetArgs([]string{
+			"check", "--server", h.URL, "--token", "fedcba.0123456789abcdef", "--discovery-token-ca-cert-hash", bootstrap.PinOf(h.ca.Cert).String(),
+			"--data-dir", dir, "--node-name", "edge-1",
+		})
+		err := cmd.ExecuteContext(t.Context()) // it may be for the control groups of this machine
+		if got := strings.Contains(out.String(), "FAILED  server "); got != bad {
+			t.Errorf("with a certificate until %v from now: %v\n%s", until, err, out.String())
+		}
+	}
+}
+
 // TestSlowCheckIsNamed: what a check that takes long is about shows before it ends.
 func TestSlowCheckIsNamed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -206,20 +206,15 @@ func caPins(rc *rest.Config) (string, error) {
 	if err := rest.LoadTLSFiles(rc); err != nil {
 		return "", err
 	}
-	if len(rc.CAData) == 0 {
-		return "", errors.New("the kubeconfig holds no certificate-authority-data: the join command cannot name the server's CA")
-	}
-	list, err := auth.ParseCertificates(rc.CAData)
+	pins, err := bootstrap.PinsOf(rc.CAData)
 	if err != nil {
-		return "", fmt.Errorf("certificate-authority-data: %w", err)
+		return "", err
 	}
-	var pins []string
-	for _, ca := range list {
-		if pin := bootstrap.PinOf(ca).String(); !slices.Contains(pins, pin) {
-			pins = append(pins, pin)
-		}
+	texts := make([]string, len(pins))
+	for i, pin := range pins {
+		texts[i] = pin.String()
 	}
-	return strings.Join(pins, ","), nil
+	return strings.Join(texts, ","), nil
 }
 
 // loadKubeconfig reads file, or what the environment or the working directory
