@@ -163,12 +163,12 @@ func Explain(o Objects) *Report {
 	}
 	r := &Report{Node: o.Name, Time: o.Now, Identity: o.Identity, Events: events(o.Events)}
 	if n := o.Node; n != nil {
-		r.Site = n.Labels[auth.SiteLabel]
-		r.Autonomy = n.Annotations["node.hawser.dev/autonomy-duration"]
+		r.Site = setup.Printable(n.Labels[auth.SiteLabel])
+		r.Autonomy = setup.Printable(n.Annotations["node.hawser.dev/autonomy-duration"])
 		r.Cordoned = n.Spec.Unschedulable
 		r.Ready, r.Tunnel, r.DataPath = pick(n, corev1.NodeReady), pick(n, tunnelConnected), pick(n, dataPathReady)
 		for _, t := range n.Spec.Taints {
-			out := Taint{Key: t.Key, Value: t.Value, Effect: t.Effect}
+			out := Taint{Key: setup.Printable(t.Key), Value: setup.Printable(t.Value), Effect: corev1.TaintEffect(setup.Printable(string(t.Effect)))}
 			if t.TimeAdded != nil {
 				out.Since = t.TimeAdded.Time
 			}
@@ -203,7 +203,7 @@ func heartbeat(o *Objects, ready *Condition) Heartbeat {
 			h.Lease = l.Spec.RenewTime.Time
 		}
 		if l.Spec.HolderIdentity != nil {
-			h.Holder = *l.Spec.HolderIdentity
+			h.Holder = setup.Printable(*l.Spec.HolderIdentity)
 		}
 		if l.Spec.LeaseDurationSeconds != nil {
 			h.Duration = (time.Duration(*l.Spec.LeaseDurationSeconds) * time.Second).String()
@@ -236,7 +236,7 @@ func events(all []corev1.Event) []EventLine {
 	var out []EventLine
 	for i := range all {
 		e := &all[i]
-		line := EventLine{At: e.LastTimestamp.Time, Type: e.Type, Reason: setup.Printable(e.Reason), Message: setup.Printable(e.Message), Count: e.Count}
+		line := EventLine{At: e.LastTimestamp.Time, Type: setup.Printable(e.Type), Reason: setup.Printable(e.Reason), Message: setup.Printable(e.Message), Count: e.Count}
 		if e.Series != nil {
 			line.At, line.Count = e.Series.LastObservedTime.Time, e.Series.Count
 		}

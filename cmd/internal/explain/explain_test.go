@@ -319,7 +319,11 @@ func TestNodesWriteNoLines(t *testing.T) {
 	const hostile = "\x1b[2Jall is well\r\n  broken: nothing\u009b1A"
 	s := healthy()
 	s.ready("False", "KubeletNotReady", hostile, time.Minute)
-	s.o.Events = append(s.o.Events, corev1.Event{Type: "Warning", Reason: hostile, Message: hostile, LastTimestamp: ago(time.Minute)})
+	s.o.Lease.Spec.HolderIdentity = new(hostile)
+	s.o.Node.Annotations = map[string]string{"node.hawser.dev/autonomy-duration": hostile}
+	s.o.Node.Labels = map[string]string{auth.SiteLabel: hostile}
+	s.o.Node.Spec.Taints = []corev1.Taint{{Key: hostile, Value: hostile, Effect: hostile}}
+	s.o.Events = append(s.o.Events, corev1.Event{Type: hostile, Reason: hostile, Message: hostile, LastTimestamp: ago(time.Minute)})
 	fleet := Fleet{Time: now}
 	fleet.Add(s.o)
 	fleet.Sort()

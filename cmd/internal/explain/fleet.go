@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/hawser-project/hawser/auth"
+	"github.com/hawser-project/hawser/cmd/internal/setup"
 )
 
 // A page has so many groups, and so many steps of each.
@@ -86,10 +87,10 @@ func (f *Fleet) Add(o Objects) {
 
 // where is the site of a node, or else its zone.
 func where(n *corev1.Node) string {
-	if site := n.Labels[auth.SiteLabel]; site != "" {
+	if site := setup.Printable(n.Labels[auth.SiteLabel]); site != "" {
 		return "site " + site
 	}
-	if zone := n.Labels[corev1.LabelTopologyZone]; zone != "" {
+	if zone := setup.Printable(n.Labels[corev1.LabelTopologyZone]); zone != "" {
 		return "zone " + zone
 	}
 	return ""
