@@ -18,7 +18,9 @@ TESTSUM   = $(GO) tool -modfile=.tools/go.mod gotestsum --format standard-quiet
 RACE      = $(GO) test -json -race -trimpath -vet=off -shuffle=on
 NAMESPACES = if [ "$$(id -u)" != 0 ] || ! command -v nft >/dev/null || ! command -v ip >/dev/null; then \
   echo "SKIPPING the network namespace tests: they need root and the packages iproute2 and nftables"; fi
-# The packages are compiled for linters as they are for the programs: once.
+# Linters read packages as the tests compile them: once. The linters themselves are not to be
+# compiled so, and go tool would.
+RACED     = GOFLAGS="$$($(GO) env GOFLAGS) -trimpath -race"
 PLAIN     = CGO_ENABLED=0 GOFLAGS="$$($(GO) env GOFLAGS) -trimpath"
 
 .PHONY: all build demo test check e2e kubectls kubernetes kwok lint vuln bench bench-outside bench-konnectivity fuzz generate licences dist dist-check units cover tidy clean
@@ -53,7 +55,7 @@ kwok: ## the test with a thousand nodes that KWOK plays, built in CACHE
 	./.ci/kwok
 
 lint: ## the linters of .golangci.yml, go vet's among them
-	$(PLAIN) $(GO) tool -modfile=.tools/go.mod golangci-lint run
+	linter=$$($(GO) tool -n -modfile=.tools/go.mod golangci-lint) && $(RACED) $$linter run
 
 vuln: ## vulnerabilities that are known in what the programs call; skipped, in one line, where VULNDB is out of reach
 	@code=0; $(PLAIN) $(GO) tool -modfile=.tools/go.mod govulncheck -db $(VULNDB) $(PROGRAMS) >.vuln 2>&1 || code=$$?; \
