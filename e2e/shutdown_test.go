@@ -72,7 +72,7 @@ func TestMachineShutdown(t *testing.T) {
 	})
 	lock.Delivered()
 	notes := shortTempDir(t)
-	c.mustKubectl(t, fmt.Sprintf(leavingPods, notes), "apply", "-f", "-")
+	c.mustKubectl(t, fmt.Sprintf(leavingPods, notes), "apply", "--validate=false", "-f", "-")
 	c.mustKubectl(t, "", "wait", "pod/regular", "--for=condition=Ready", "--timeout=2m")
 	c.mustKubectl(t, "", "wait", "-n=kube-system", "pod/critical", "--for=condition=Ready", "--timeout=2m")
 	c.mustKubectl(t, "", "wait", "pod/done", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=2m")
@@ -106,7 +106,7 @@ func TestMachineShutdown(t *testing.T) {
 	if got, err := os.ReadFile(filepath.Join(notes, "all")); err != nil || string(got) != "regular preStop\nregular term\ncritical term\n" {
 		t.Errorf("the pods have noted %q, %v", got, err)
 	}
-	c.mustKubectl(t, shellPod("late", "sleep 1000"), "apply", "-f", "-")
+	c.mustKubectl(t, shellPod("late", "sleep 1000"), "apply", "--validate=false", "-f", "-")
 	eventually(t, "a new pod is refused", func() error {
 		const want = "Failed NodeShutdown Pod was rejected as the node is shutting down."
 		if got := strings.TrimSpace(c.mustKubectl(t, "", "get", "pod", "late", "-o="+status)); got != want {
@@ -125,7 +125,7 @@ func TestMachineShutdown(t *testing.T) {
 	logind.Announce(false)
 	logind.Locked()
 	c.mustKubectl(t, "", "wait", "node/node-1", "--for=condition=Ready", "--timeout=2m")
-	c.mustKubectl(t, shellPod("next", "sleep 1000"), "apply", "-f", "-")
+	c.mustKubectl(t, shellPod("next", "sleep 1000"), "apply", "--validate=false", "-f", "-")
 	c.mustKubectl(t, "", "wait", "pod/next", "--for=condition=Ready", "--timeout=2m")
 	if got := strings.TrimSpace(c.mustKubectl(t, "", "get", "pod", "regular", "-o="+status)); got != terminated {
 		t.Errorf("after the shutdown was cancelled: %q", got)
