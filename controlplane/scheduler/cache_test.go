@@ -199,6 +199,28 @@ func TestQueueOrder(t *testing.T) {
 	})
 }
 
+// TestQueueTurns: a pod that found no node goes behind equals that have not been looked at since.
+func TestQueueTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newQueue(Config{MinBackoff: time.Second, MaxBackoff: time.Second, Recheck: time.Minute})
+		q.add(named("old"), 0)
+		<-time.After(time.Second)
+		_, old := takes(q, 0)
+		<-time.After(time.Second)
+		q.add(named("new"), 0)
+		q.add(named("urgent"), 1)
+		<-time.After(time.Second)
+		q.failed(old, byRoom)
+		q.changed(byRoom)
+		<-time.After(time.Second)
+		for _, want := range []string{"urgent", "new", "old", ""} {
+			if got, _ := takes(q, 0); got != want {
+				t.Errorf("took %q, want %q", got, want)
+			}
+		}
+	})
+}
+
 // TestQueueKeepsNew: what comes of a pod that was taken is nothing to one of the same name that was
 // added meanwhile, whether that has been taken too or not.
 func TestQueueKeepsNew(t *testing.T) {

@@ -18,7 +18,7 @@ import (
 type waiting struct {
 	name     types.NamespacedName
 	priority int32
-	added    time.Time // when it was first seen; the order among equals
+	since    time.Time // when it was first seen or last failed; the order among equals
 	tries    int       // failed looks so far
 	ready    time.Time // the end of its back-off
 	due      time.Time // when it is looked at even if nothing changes
@@ -58,9 +58,11 @@ func newQueue(c Config) *queue {
 	}
 }
 
-// urgent orders by priority, highest first, and then by age.
+// urgent orders by priority, highest first, and then by how long a pod has waited for its turn.
+// A pod that found no node goes behind those that have not been looked at since. Otherwise many
+// pods that fit nowhere, looked at again after every change, would delay each new pod.
 func urgent(a, b *waiting) int {
-	return cmp.Or(cmp.Compare(b.priority, a.priority), a.added.Compare(b.added),
+	return cmp.Or(cmp.Compare(b.priority, a.priority), a.since.Compare(b.since),
 		cmp.Compare(a.name.Namespace, b.name.Namespace), cmp.Compare(a.name.Name, b.name.Name))
 }
 
@@ -79,7 +81,7 @@ func (q *queue) add(name types.NamespacedName, priority int32) {
 	defer q.mu.Unlock()
 	w := q.pods[name]
 	if w == nil {
-		w = &waiting{name: name, added: time.Now()}
+		w = &waiting{name: name, since: time.Now()}
 		q.pods[name] = w
 	}
 	w.priority = priority
@@ -211,6 +213,7 @@ func (q *queue) failed(t turn, needs cause) {
 	w, changes := t.waiting, t.changes
 	now := time.Now()
 	w.tries++
+	w.since = now
 	w.ready = now.Add(backoff(w.tries, q.cfg.MinBackoff, q.cfg.MaxBackoff))
 	w.due = w.ready
 	parked := needs != 0 && q.changes.others == changes.others && (needs&byPods == 0 || q.changes.pods == changes.pods)
