@@ -67,6 +67,7 @@ func (r *run) bind(ctx context.Context, b binding) {
 		r.log.Debug("pod was not bound", "pod", name, "node", b.node, "why", err)
 		r.cache.forget(keyOf(pod))
 		r.queue.failed(b.turn, 0)
+		r.queue.changed(byRoom | byPods) // the room it had taken is free again
 	default:
 		r.log.Warn("bind pod; will retry", "pod", name, "node", b.node, "error", err)
 		r.cache.forget(keyOf(pod))

@@ -244,8 +244,9 @@ func (r *run) nodeEvents() clientcache.ResourceEventHandler {
 				obj = d.Obj
 			}
 			if n, ok := obj.(*corev1.Node); ok {
-				// Which helps nobody. Who was to go there looks for another node.
+				// Pods nominated to it look for another node. Topology spreads no longer count it.
 				r.queue.rouse(r.cache.removeNode(n.Name)...)
+				r.queue.changed(byPods)
 			}
 		},
 	}
