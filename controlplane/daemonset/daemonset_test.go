@@ -173,6 +173,15 @@ func (w *world) gone() {
 	w.settle(0)
 }
 
+// delete deletes a pod that is on a node.
+func (w *world) delete(node string, o metav1.DeleteOptions) {
+	w.Helper()
+	pods := w.pods()
+	i := slices.IndexFunc(pods, func(p *corev1.Pod) bool { return nodeOf(p) == node })
+	w.Must(w.Client.CoreV1().Pods("ns").Delete(w.Context(), pods[i].Name, o))
+	w.settle(0)
+}
+
 func (w *world) status(want string) {
 	w.Helper()
 	s := w.set().Status
@@ -365,14 +374,29 @@ func TestStrategies(t *testing.T) {
 			w.has("-a=one* a=two* b=one* b=two c=one* e=one*")
 		}, use(rolling("0", "1"), 0)...)
 	})
+	t.Run("surge beside one that goes", func(t *testing.T) {
+		run(t, func(w *world) {
+			w.phase(corev1.PodRunning, "a", "b", "c", "e")
+			w.delete("a", metav1.DeleteOptions{})
+			w.has("-a=one* a=one b=one* c=one* e=one*")
+			w.phase(corev1.PodFailed, "a") // replaced at once, as the first that fails is
+			w.has("-a=one* a=one b=one* c=one* e=one*")
+			w.phase(corev1.PodFailed, "a") // left alone for a second, and nothing is made beside it
+			w.settle(300 * time.Millisecond)
+			if n := len(w.pods()); n != 5 {
+				t.Errorf("%d pods while one that failed is left alone", n)
+			}
+			w.settle(time.Second)
+			w.phase(corev1.PodRunning, "a")
+			w.has("-a=one* a=one* b=one* c=one* e=one*")
+		}, use(rolling("0", "1"), 0)...)
+	})
 	t.Run("by hand", func(t *testing.T) {
 		run(t, func(w *world) {
 			w.phase(corev1.PodRunning, "a", "b", "c", "e")
 			w.image("two")
 			w.has("a=one* b=one* c=one* e=one*")
-			i := slices.IndexFunc(w.pods(), func(p *corev1.Pod) bool { return nodeOf(p) == "a" })
-			w.Must(w.Client.CoreV1().Pods("ns").Delete(t.Context(), w.pods()[i].Name, metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)}))
-			w.settle(0)
+			w.delete("a", metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)})
 			w.has("a=two b=one* c=one* e=one*")
 		}, use(appsv1.DaemonSetUpdateStrategy{Type: appsv1.OnDeleteDaemonSetStrategyType}, 0)...)
 	})

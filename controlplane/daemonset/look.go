@@ -158,15 +158,18 @@ func (l *look) manage(wait func(node string) time.Duration) {
 	}
 }
 
-// tidy decides which of the pods on a node go.
+// tidy decides which of the pods on a node go. A DaemonSet that surges gets a new pod beside
+// those that go, but not while one that failed is left alone: pods would pile up.
 func (l *look) tidy(at *place, wait func(node string) time.Duration) {
 	var run []*corev1.Pod
+	waits := false
 	for _, p := range at.pods {
 		switch {
 		case p.DeletionTimestamp != nil:
 		case p.Status.Phase == corev1.PodFailed:
 			if left := wait(at.node); left > 0 {
 				l.after(left)
+				waits = true
 				continue
 			}
 			l.say(corev1.EventTypeWarning, "FailedDaemonPod", "Found failed daemon pod %s/%s on node %s, will try to kill it", p.Namespace, p.Name, at.node)
@@ -175,6 +178,7 @@ func (l *look) tidy(at *place, wait func(node string) time.Duration) {
 		case p.Status.Phase == corev1.PodSucceeded:
 			if left := wait(at.node); left > 0 {
 				l.after(left)
+				waits = true
 				continue
 			}
 			l.say(corev1.EventTypeNormal, "SucceededDaemonPod", "Found succeeded daemon pod %s/%s on node %s, will try to delete it", p.Namespace, p.Name, at.node)
@@ -184,14 +188,14 @@ func (l *look) tidy(at *place, wait func(node string) time.Duration) {
 			run = append(run, p)
 		}
 	}
-	if len(run) < 2 {
-		return
-	}
-	if !surges(l.ds) {
+	switch surges := surges(l.ds); {
+	case len(run) == 0 && surges && at.should && !waits:
+		l.missing = append(l.missing, at.node)
+	case len(run) > 1 && surges:
+		l.pair(run)
+	case len(run) > 1:
 		l.remove(run[1:]...)
-		return
 	}
-	l.pair(run)
 }
 
 // pair leaves one pod of the present template and one of another, the oldest, and only
