@@ -31,14 +31,17 @@ func (c *Controller) act(ctx context.Context, o children.Owner, l *look, p *paus
 	}
 	// Pods that are of no use make no room for others until they are gone.
 	missing := l.shortage()
-	if n := max(-missing, len(useless)); n > 0 {
-		return 0, c.drop(ctx, o, l, append(useless, others...)[:min(n, children.MaxWrites)])
+	needless := max(-missing, len(useless))
+	if needless > 0 {
+		if err := c.drop(ctx, o, l, append(useless, others...)[:min(needless, children.MaxWrites)]); err != nil {
+			return 0, err
+		}
 	}
-	if l.enough() && !suspended(l.job) {
+	if l.enough() { // also if it is suspended
 		l.end = &condition{batchv1.JobComplete, batchv1.JobReasonCompletionsReached, "Reached expected number of succeeded pods"}
 		return 0, nil
 	}
-	if missing <= 0 {
+	if needless > 0 || missing <= 0 {
 		return 0, nil
 	}
 	if wait := p.Left(c.cfg.MinBackoff, c.cfg.MaxBackoff, l.now); wait > 0 && !limited(l.job) {

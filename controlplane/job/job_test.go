@@ -171,9 +171,6 @@ func TestDeadline(t *testing.T) {
 // TestSuspend: a Job that rests has no pods, loses nothing, and its deadline
 // does not run.
 func TestSuspend(t *testing.T) {
-	suspend := func(on bool) func(*batchv1.JobSpec) {
-		return func(s *batchv1.JobSpec) { s.Suspend = &on }
-	}
 	run(t, func(w *world) {
 		w.expect("at first", "active 0 terminating 0 succeeded 0 failed 0 Suspended/JobSuspended")
 		if s := w.job().Status; s.StartTime != nil || w.creates() != 0 {
@@ -206,6 +203,35 @@ func TestSuspend(t *testing.T) {
 			w.Errorf("events %q", e)
 		}
 	}, newJob(times(3, 2), suspend(true), func(s *batchv1.JobSpec) { s.ActiveDeadlineSeconds = ptr.To[int64](600) }))
+}
+
+// TestSuspendedCompletes: a Job with enough successes is complete though it is suspended.
+func TestSuspendedCompletes(t *testing.T) {
+	const done = " SuccessCriteriaMet/CompletionsReached Complete/CompletionsReached"
+	t.Run("no pods needed", func(t *testing.T) {
+		run(t, func(w *world) {
+			w.expect("at once", "active 0 terminating 0 succeeded 0 failed 0"+done)
+		}, newJob(times(0, 1), suspend(true)))
+	})
+	t.Run("enough before", func(t *testing.T) {
+		job := newJob(times(2, 1), suspend(true))
+		job.Status.Succeeded = 2
+		run(t, func(w *world) { w.expect("at once", "active 0 terminating 0 succeeded 2 failed 0"+done) }, job)
+	})
+	t.Run("queue", func(t *testing.T) {
+		run(t, func(w *world) {
+			pods := w.active()
+			w.bind(pods[0])
+			w.succeed(pods[1])
+			w.change(suspend(true))
+			w.expect("suspended", "active 0 terminating 1 succeeded 1 failed 0 SuccessCriteriaMet/CompletionsReached")
+			w.remove(pods[0], true)
+			w.expect("in the end", "active 0 terminating 0 succeeded 1 failed 0"+done)
+			if e := w.heard(); !slices.Equal(e, []string{"Normal Completed Job completed"}) {
+				w.Errorf("events %q", e)
+			}
+		}, newJob(func(s *batchv1.JobSpec) { s.Completions, s.Parallelism = nil, ptr.To[int32](2) }))
+	})
 }
 
 // TestParallelism: more at once or fewer, as the spec says, and no failures for

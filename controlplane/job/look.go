@@ -274,7 +274,7 @@ func (l *look) restartsAmount(limit int) bool {
 
 // enough tells whether the Job is complete.
 func (l *look) enough() bool {
-	if len(l.active) > 0 {
+	if l.running > 0 {
 		return false
 	}
 	if n := completions(l.job); n >= 0 {

@@ -67,6 +67,10 @@ func times(completions, parallel int32) func(*batchv1.JobSpec) {
 
 func limit(n int32) func(*batchv1.JobSpec) { return func(s *batchv1.JobSpec) { s.BackoffLimit = &n } }
 
+func suspend(on bool) func(*batchv1.JobSpec) {
+	return func(s *batchv1.JobSpec) { s.Suspend = &on }
+}
+
 func numbered(s *batchv1.JobSpec) { s.CompletionMode = ptr.To(batchv1.IndexedCompletion) }
 
 func run(t *testing.T, f func(w *world), objs ...runtime.Object) {
