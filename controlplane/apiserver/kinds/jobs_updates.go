@@ -1,0 +1,80 @@
+// Rules for updates of jobs and of their status.
+
+package kinds
+
+import (
+	"fmt"
+	"slices"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+// validateJobUpdate checks a change of a job. What its pods are and how many of
+// them must succeed is decided when it starts: the template of a job that is
+// suspended and has never run may still be told where to run.
+func validateJobUpdate(o, old *batchv1.Job) field.ErrorList {
+	p := field.NewPath("spec")
+	errs := jobSpec(&o.Spec, p)
+	errs = append(errs, completionsUpdate(&o.Spec, &old.Spec, p.Child("completions"))...)
+	errs = append(errs, immutable(o.Spec.Selector, old.Spec.Selector, p.Child("selector"))...)
+	errs = append(errs, jobTemplateUpdate(o, old, p.Child("template"))...)
+	errs = append(errs, immutable(o.Spec.CompletionMode, old.Spec.CompletionMode, p.Child("completionMode"))...)
+	errs = append(errs, immutable(o.Spec.PodFailurePolicy, old.Spec.PodFailurePolicy, p.Child("podFailurePolicy"))...)
+	errs = append(errs, immutable(o.Spec.BackoffLimitPerIndex, old.Spec.BackoffLimitPerIndex, p.Child("backoffLimitPerIndex"))...)
+	errs = append(errs, immutable(o.Spec.ManagedBy, old.Spec.ManagedBy, p.Child("managedBy"))...)
+	return append(errs, immutable(o.Spec.SuccessPolicy, old.Spec.SuccessPolicy, p.Child("successPolicy"))...)
+}
+
+// completionsUpdate lets an indexed job grow and shrink together with its
+// parallelism.
+func completionsUpdate(s, old *batchv1.JobSpec, p *field.Path) field.ErrorList {
+	if deref(s.CompletionMode) != batchv1.IndexedCompletion || equal(s.Completions, old.Completions) {
+		return immutable(s.Completions, old.Completions, p)
+	}
+	if deref(s.Completions) != deref(s.Parallelism) || s.Completions == nil {
+		return field.ErrorList{field.Invalid(p, s.Completions, "can only be modified in tandem with spec.parallelism")}
+	}
+	return nil
+}
+
+func jobTemplateUpdate(o, old *batchv1.Job, p *field.Path) field.ErrorList {
+	t := old.Spec.Template.DeepCopy()
+	if deref(old.Spec.Suspend) && old.Status.StartTime == nil {
+		now := &o.Spec.Template
+		t.Spec.NodeSelector = now.Spec.NodeSelector
+		t.Spec.Tolerations = now.Spec.Tolerations
+		t.Spec.SchedulingGates = now.Spec.SchedulingGates
+		t.Spec.Affinity = now.Spec.Affinity
+		t.Annotations = now.Annotations
+		t.Labels = now.Labels
+	}
+	return immutable(o.Spec.Template, *t, p)
+}
+
+// validateJobStatusUpdate checks a job's status. A job that has finished does
+// not go on.
+func validateJobStatusUpdate(o, old *batchv1.Job) field.ErrorList {
+	p, s := field.NewPath("status"), &o.Status
+	errs := nonNegative(s.Active, p.Child("active"))
+	errs = append(errs, nonNegative(s.Succeeded, p.Child("succeeded"))...)
+	errs = append(errs, nonNegative(s.Failed, p.Child("failed"))...)
+	errs = append(errs, optionalNonNegative(s.Ready, p.Child("ready"))...)
+	errs = append(errs, optionalNonNegative(s.Terminating, p.Child("terminating"))...)
+	for _, t := range []batchv1.JobConditionType{batchv1.JobComplete, batchv1.JobFailed} {
+		if jobHas(old, t) && !jobHas(o, t) {
+			errs = append(errs, field.Invalid(p.Child("conditions"), field.OmitValueType{}, fmt.Sprintf("cannot disable the terminal condition %s=True", t)))
+		}
+	}
+	if jobHas(o, batchv1.JobComplete) && jobHas(o, batchv1.JobFailed) {
+		errs = append(errs, field.Invalid(p.Child("conditions"), field.OmitValueType{}, "cannot set Complete=True and Failed=True conditions"))
+	}
+	return errs
+}
+
+func jobHas(o *batchv1.Job, t batchv1.JobConditionType) bool {
+	return slices.ContainsFunc(o.Status.Conditions, func(c batchv1.JobCondition) bool {
+		return c.Type == t && c.Status == corev1.ConditionTrue
+	})
+}
