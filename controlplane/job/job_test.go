@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
 	"github.com/hawser-project/hawser/controlplane/children"
@@ -289,6 +290,33 @@ func TestEvicted(t *testing.T) {
 		w.succeed(w.first())
 		w.expect("in the end", "active 0 terminating 0 succeeded 1 failed 1 SuccessCriteriaMet/CompletionsReached Complete/CompletionsReached")
 	}, newJob())
+}
+
+// TestEvictedSucceeds: a pod that was noted as failed when it was deleted, and that then succeeds
+// before its finalizer is off, counts as failed only. Its index, if it has one, is done.
+func TestEvictedSucceeds(t *testing.T) {
+	const done = " SuccessCriteriaMet/CompletionsReached Complete/CompletionsReached"
+	for name, tc := range map[string]struct {
+		edit func(*batchv1.JobSpec)
+		want string
+	}{
+		"plain":   {func(*batchv1.JobSpec) {}, "active 1 terminating 0 succeeded 0 failed 1"},
+		"indexed": {numbered, "active 0 terminating 0 succeeded 1 failed 1 indexes 0" + done},
+	} {
+		job := newJob(tc.edit)
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+			Name: "p", Namespace: "ns", UID: "p-uid", Labels: job.Spec.Selector.MatchLabels, Finalizers: []string{batchv1.JobTrackingFinalizer},
+			Annotations:     map[string]string{batchv1.JobCompletionIndexAnnotation: "0"},
+			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(job, batchv1.SchemeGroupVersion.WithKind("Job"))},
+		}, Status: corev1.PodStatus{Phase: corev1.PodSucceeded}}
+		job.Status.UncountedTerminatedPods = &batchv1.UncountedTerminatedPods{Failed: []types.UID{p.UID}}
+		t.Run(name, func(t *testing.T) {
+			run(t, func(w *world) {
+				w.settle(time.Minute)
+				w.expect("counted", tc.want)
+			}, job, p)
+		})
+	}
 }
 
 // TestReplacementPolicy: with policy Failed nothing is replaced before it ended.

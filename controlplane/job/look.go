@@ -101,6 +101,8 @@ func (l *look) outcome(p *corev1.Pod) corev1.PodPhase {
 	switch {
 	case !l.tracked(p), indexed(l.job) && !valid(l.job, indexOf(p)):
 		return ""
+	case p.Status.Phase == corev1.PodSucceeded && !indexed(l.job) && slices.Contains(uncounted(l.job).Failed, p.UID):
+		return corev1.PodFailed // noted as it was being deleted; it counts once
 	case p.Status.Phase == corev1.PodSucceeded:
 		return corev1.PodSucceeded
 	case p.Status.Phase == corev1.PodFailed:

@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 const (
@@ -305,6 +306,12 @@ func TestJobs(t *testing.T) {
 	}
 	mutateUpdate(t, completed, validateJobStatusUpdate, []mutation[job]{
 		{"negative", func(o job) { o.Status.Active, o.Status.Ready = -1, ptr[int32](-1) }, bad("status.active: Invalid value", "status.ready: Invalid value")},
+		{"counted twice", func(o job) {
+			o.Status.UncountedTerminatedPods = &batchv1.UncountedTerminatedPods{Succeeded: []types.UID{"a", ""}, Failed: []types.UID{"b", "a"}}
+		}, bad(`status.uncountedTerminatedPods.failed[1]: Duplicate value: "a"`, `status.uncountedTerminatedPods.succeeded[1]: Invalid value: "": must not be empty`)},
+		{"counted once", func(o job) {
+			o.Status.UncountedTerminatedPods = &batchv1.UncountedTerminatedPods{Succeeded: []types.UID{"a"}, Failed: []types.UID{"b"}}
+		}, nil},
 		{"not complete after all", func(o job) { o.Status.Conditions = nil }, bad("status.conditions: Invalid value: cannot disable the terminal condition Complete=True")},
 		{
 			"both ends", func(o job) {
