@@ -133,11 +133,12 @@ func (l *look) finish() {
 	l.news = append(l.news, news{corev1.EventTypeWarning, l.end.reason, l.end.message})
 }
 
-// suspension notes whether the Job rests. The deadline starts anew when it goes
-// on.
+// suspension notes whether the Job rests. It has no start then: the deadline
+// starts anew when it goes on.
 func (l *look) suspension() {
 	if suspended(l.job) {
 		if l.setCondition(batchv1.JobSuspended, corev1.ConditionTrue, "JobSuspended", "Job suspended") {
+			l.job.Status.StartTime = nil
 			l.news = append(l.news, news{corev1.EventTypeNormal, "Suspended", "Job suspended"})
 		}
 		return

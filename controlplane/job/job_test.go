@@ -186,6 +186,9 @@ func TestSuspend(t *testing.T) {
 		w.succeed(pods[0])
 		w.change(suspend(true))
 		w.expect("rests", "active 0 terminating 1 succeeded 1 failed 0 Suspended/JobSuspended")
+		if at := w.job().Status.StartTime; at != nil {
+			w.Errorf("it rests, and began at %s", at)
+		}
 		for _, p := range w.pods() {
 			w.remove(p, true)
 		}

@@ -13,8 +13,8 @@ import (
 )
 
 // validateJobUpdate checks a change of a job. What its pods are and how many of
-// them must succeed is decided when it starts: the template of a job that is
-// suspended and has never run may still be told where to run.
+// them must succeed is decided when it is made. While it is suspended and has no
+// pods, its template may still be told where to run and with which resources.
 func validateJobUpdate(o, old *batchv1.Job) field.ErrorList {
 	p := field.NewPath("spec")
 	errs := jobSpec(&o.Spec, p)
@@ -42,7 +42,7 @@ func completionsUpdate(s, old *batchv1.JobSpec, p *field.Path) field.ErrorList {
 
 func jobTemplateUpdate(o, old *batchv1.Job, p *field.Path) field.ErrorList {
 	t := old.Spec.Template.DeepCopy()
-	if deref(old.Spec.Suspend) && old.Status.StartTime == nil {
+	if rests(old) {
 		now := &o.Spec.Template
 		t.Spec.NodeSelector = now.Spec.NodeSelector
 		t.Spec.Tolerations = now.Spec.Tolerations
@@ -50,8 +50,27 @@ func jobTemplateUpdate(o, old *batchv1.Job, p *field.Path) field.ErrorList {
 		t.Spec.Affinity = now.Spec.Affinity
 		t.Annotations = now.Annotations
 		t.Labels = now.Labels
+		takeResources(t.Spec.Containers, now.Spec.Containers)
+		takeResources(t.Spec.InitContainers, now.Spec.InitContainers)
 	}
 	return immutable(o.Spec.Template, *t, p)
+}
+
+// rests tells whether a job is suspended and, as its status says, has no pods any more.
+func rests(o *batchv1.Job) bool {
+	return deref(o.Spec.Suspend) && o.Status.Active == 0 && (o.Status.StartTime == nil || jobHas(o, batchv1.JobSuspended))
+}
+
+// takeResources gives containers the resources of those of the same name in now.
+func takeResources(containers, now []corev1.Container) {
+	if len(containers) != len(now) {
+		return
+	}
+	for i := range now {
+		if containers[i].Name == now[i].Name {
+			containers[i].Resources = now[i].Resources
+		}
+	}
 }
 
 // validateJobStatusUpdate checks a job's status. A job that has finished does

@@ -288,6 +288,9 @@ func TestJobs(t *testing.T) {
 		o := fresh()
 		indexed(o)
 		o.Spec.Suspend = ptr(true)
+		prepares := o.Spec.Template.Spec.Containers[0]
+		prepares.Name = "i"
+		o.Spec.Template.Spec.InitContainers = []corev1.Container{prepares}
 		return o
 	}
 	mutateUpdate(t, suspended, validateJobUpdate, []mutation[job]{
@@ -296,9 +299,29 @@ func TestJobs(t *testing.T) {
 			o.Spec.Template.Labels["x"] = "y"
 		}, nil},
 		{"image of a suspended job", func(o job) { o.Spec.Template.Spec.Containers[0].Image = "x" }, bad("spec.template: Invalid value")},
+		{"resources of a suspended job", func(o job) {
+			o.Spec.Template.Spec.Containers[0].Resources.Requests = list("cpu", "1")
+			o.Spec.Template.Spec.InitContainers[0].Resources.Requests = list("cpu", "1")
+		}, nil},
+		{"another container of a suspended job", func(o job) {
+			o.Spec.Template.Spec.Containers = append(o.Spec.Template.Spec.Containers, o.Spec.Template.Spec.Containers[0])
+			o.Spec.Template.Spec.Containers[1].Name = "d"
+		}, bad("spec.template: Invalid value")},
 		{"grow in tandem", func(o job) { o.Spec.Completions, o.Spec.Parallelism = ptr[int32](3), ptr[int32](3) }, nil},
 		{"grow alone", func(o job) { o.Spec.Completions = ptr[int32](3) }, bad("spec.completions: Invalid value: 3: can only be modified in tandem with spec.parallelism")},
 	})
+	place := func(o job) { o.Spec.Template.Spec.NodeSelector = map[string]string{"a": "b"} }
+	with := func(active int32, condition corev1.ConditionStatus) func() job {
+		return func() job {
+			o := suspended()
+			o.Status.Active, o.Status.StartTime = active, ptr(metav1.Unix(1, 0))
+			o.Status.Conditions = []batchv1.JobCondition{{Type: batchv1.JobSuspended, Status: condition}}
+			return o
+		}
+	}
+	mutateUpdate(t, with(0, "True"), validateJobUpdate, []mutation[job]{{"placement once it rests", place, nil}})
+	mutateUpdate(t, with(0, "False"), validateJobUpdate, []mutation[job]{{"placement before it rests", place, bad("spec.template: Invalid value")}})
+	mutateUpdate(t, with(1, "True"), validateJobUpdate, []mutation[job]{{"placement while pods run", place, bad("spec.template: Invalid value")}})
 	completed := func() job {
 		o := fresh()
 		o.Status.Conditions = []batchv1.JobCondition{{Type: batchv1.JobComplete, Status: "True"}}
