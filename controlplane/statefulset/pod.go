@@ -4,14 +4,18 @@ package statefulset
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"strconv"
 	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/hawser-project/hawser/controlplane/children"
 	"github.com/hawser-project/hawser/controlplane/loop"
@@ -38,6 +42,11 @@ func start(set *appsv1.StatefulSet) int {
 // revisionOf is the name of the revision that p was made of.
 func revisionOf(p *corev1.Pod) string { return p.Labels[appsv1.ControllerRevisionHashLabelKey] }
 
+// identity is the labels that the pod of an ordinal has for its name.
+func identity(name string, ordinal int) map[string]string {
+	return map[string]string{appsv1.StatefulSetPodNameLabel: name, appsv1.PodIndexLabel: strconv.Itoa(ordinal)}
+}
+
 // pod returns the pod to be made of an ordinal.
 func (l *look) pod(o children.Owner, ordinal int) *corev1.Pod {
 	t, name := l.template(ordinal)
@@ -46,8 +55,7 @@ func (l *look) pod(o children.Owner, ordinal int) *corev1.Pod {
 	if p.Labels == nil {
 		p.Labels = make(map[string]string, 3)
 	}
-	p.Labels[appsv1.StatefulSetPodNameLabel] = p.Name
-	p.Labels[appsv1.PodIndexLabel] = strconv.Itoa(ordinal)
+	maps.Copy(p.Labels, identity(p.Name, ordinal))
 	p.Labels[appsv1.ControllerRevisionHashLabelKey] = name
 	p.Spec.Hostname, p.Spec.Subdomain = p.Name, l.set.Spec.ServiceName
 	mount(p, l.set)
@@ -72,6 +80,31 @@ func (c *Controller) act(ctx context.Context, o children.Owner, l *look) error {
 	for _, n := range l.missing[:min(len(l.missing), children.MaxWrites)] {
 		if err := c.create(ctx, o, l, n); err != nil {
 			return err
+		}
+	}
+	return c.label(ctx, l)
+}
+
+// label gives the pods that stay their names as labels, by which Services select single pods, if
+// somebody has changed that.
+func (c *Controller) label(ctx context.Context, l *look) error {
+	room := children.MaxWrites
+	for _, s := range l.slots {
+		p := s.pod
+		if p == nil || p.DeletionTimestamp != nil || children.Ended(p) || p.Labels[appsv1.StatefulSetPodNameLabel] == p.Name || room == 0 {
+			continue
+		}
+		room--
+		patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": p.UID, "labels": identity(p.Name, s.ordinal)}})
+		if err != nil {
+			return fmt.Errorf("encode the labels of pod %s: %w", p.Name, err)
+		}
+		_, err = c.client.CoreV1().Pods(p.Namespace).Patch(ctx, p.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{})
+		if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+			continue // gone, or another one of the name: the cache will show it
+		}
+		if c.tell(l.set, "Update", err, "Pod %s in StatefulSet %s", p.Name, l.set.Name); err != nil {
+			return fmt.Errorf("label pod %s: %w", p.Name, err)
 		}
 	}
 	return nil

@@ -469,23 +469,3 @@ func TestStrategies(t *testing.T) {
 		}, set(strategy(appsv1.StatefulSetUpdateStrategy{Type: appsv1.RecreateStatefulSetStrategyType})))
 	})
 }
-
-// TestAdoption: only a pod of such a name is an ordinal's.
-func TestAdoption(t *testing.T) {
-	pod := func(name string) *corev1.Pod {
-		return &corev1.Pod{
-			ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "ns", Labels: map[string]string{"app": "s"}},
-			Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "old"}}},
-		}
-	}
-	runs := pod("s-0")
-	runs.Status = corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}}
-	run(t, func(w *world) {
-		w.has("01=old 0=old* 1=one 2=one other=old s-=old s-x=old")
-		for _, p := range w.pods() {
-			if _, ok := ordinal("s", p.Name); ok != metav1.IsControlledBy(p, w.set()) {
-				t.Errorf("%s: controlled: %v", p.Name, !ok)
-			}
-		}
-	}, runs, pod("s-01"), pod("other"), pod("s-s-"), pod("s-s-x"), set(parallel))
-}
