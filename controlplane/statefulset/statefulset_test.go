@@ -455,6 +455,13 @@ func TestStrategies(t *testing.T) {
 			w.Must(w.Client.CoreV1().Pods("ns").Delete(t.Context(), "s-1", metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)}))
 			w.settle(0)
 			w.has("0=one* 1=two 2=one*")
+			w.status("3 ready 2 available 2 one 2 two 1")
+			for _, name := range []string{"s-0", "s-2"} {
+				w.Must(w.Client.CoreV1().Pods("ns").Delete(t.Context(), name, metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)}))
+			}
+			w.settle(0)
+			w.up(3)
+			w.status("3 ready 3 available 3 two 3 two 3")
 		}, set(strategy(appsv1.StatefulSetUpdateStrategy{Type: appsv1.OnDeleteStatefulSetStrategyType})))
 	})
 	t.Run("recreate", func(t *testing.T) {

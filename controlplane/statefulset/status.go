@@ -44,8 +44,7 @@ func (l *look) observe(collisions *int32) appsv1.StatefulSetStatus {
 			}
 		}
 	}
-	done := s.UpdatedReplicas == s.Replicas && s.ReadyReplicas == s.Replicas && int(s.Replicas) == l.want
-	if done && l.set.Spec.UpdateStrategy.Type != appsv1.OnDeleteStatefulSetStrategyType {
+	if s.UpdatedReplicas == s.Replicas && s.ReadyReplicas == s.Replicas && int(s.Replicas) == l.want {
 		s.CurrentRevision, s.CurrentReplicas = s.UpdateRevision, s.UpdatedReplicas
 	}
 	return s
