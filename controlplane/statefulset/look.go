@@ -197,13 +197,14 @@ func (l *look) shrink() (wait bool) {
 	return false
 }
 
-// roll replaces outdated pods, the last ones first, as long as not too many are missed. If pods are
-// changed all at once, those that are missed anyway go first: they may never become available.
+// roll replaces outdated pods, the last ones first, as long as not too many are missed: a percentage
+// is rounded down, to one at least. If pods are changed all at once, those that are missed anyway go
+// first: they may never become available.
 func (l *look) roll(r *appsv1.RollingUpdateStatefulSetStrategy) {
 	most, partition := 1, 0
 	if r != nil {
 		partition = int(ptr.Deref(r.Partition, 0))
-		if n, err := intstr.GetScaledValueFromIntOrPercent(ptr.To(ptr.Deref(r.MaxUnavailable, intstr.FromInt32(1))), l.want, true); err == nil {
+		if n, err := intstr.GetScaledValueFromIntOrPercent(ptr.To(ptr.Deref(r.MaxUnavailable, intstr.FromInt32(1))), l.want, false); err == nil {
 			most = max(n, 1)
 		}
 	}

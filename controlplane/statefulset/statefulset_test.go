@@ -447,6 +447,15 @@ func TestStrategies(t *testing.T) {
 			w.has("-0=one* -1=one* 2=two* 3=two*")
 		}, set(parallel, replicas(4), strategy(rolling(0, "50%")), func(s *appsv1.StatefulSet) { s.Spec.MinReadySeconds = 10 }))
 	})
+	for _, part := range []string{"50%", "10%"} { // rounded down, but not to none
+		t.Run(part+" of three", func(t *testing.T) {
+			run(t, func(w *world) {
+				w.phase(corev1.PodRunning, 0, 1, 2)
+				w.edit(image("two"))
+				w.has("-2=one* 0=one* 1=one*")
+			}, set(parallel, strategy(rolling(0, part))))
+		})
+	}
 	t.Run("by hand", func(t *testing.T) {
 		run(t, func(w *world) {
 			w.up(3)
