@@ -130,7 +130,7 @@ func New[T Object](c Config[T]) (*Children[T], error) {
 
 // Controlled returns a func that looks up what inf shows in a namespace as controlled by
 // the object with a uid, as loop.Index does. An owner's children are in its namespace:
-// anybody may name its uid in an object of another one.
+// anybody may name its uid in an object of another one. The empty uid stands for no controller.
 func Controlled[T Object](inf cache.SharedIndexInformer) (func(namespace string, owner types.UID) ([]T, error), error) {
 	find, err := index[T](inf)
 	return func(namespace string, owner types.UID) ([]T, error) { return find(controlled(namespace, owner)) }, err

@@ -28,6 +28,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -134,12 +135,14 @@ func elsewhere(j *batchv1.Job) bool {
 	return j.Spec.ManagedBy != nil && *j.Spec.ManagedBy != batchv1.JobControllerName
 }
 
-// matching returns the keys of the Jobs that might adopt p.
+// matching returns the keys of the Jobs that might adopt p. None does that is finished, is being
+// deleted, or is another controller's.
 func (c *Controller) matching(p *corev1.Pod) []string {
 	jobs, err := c.jobs.Jobs(p.Namespace).List(labels.Everything())
 	if err != nil {
 		return nil
 	}
+	jobs = slices.DeleteFunc(jobs, func(j *batchv1.Job) bool { return finished(j) || j.DeletionTimestamp != nil || elsewhere(j) })
 	return children.Matching(jobs, func(o *batchv1.Job) *metav1.LabelSelector { return o.Spec.Selector }, p)
 }
 

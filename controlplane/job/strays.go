@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/hawser-project/hawser/controlplane/loop"
@@ -36,9 +37,11 @@ func (c *Controller) watchStrays(add func(key string)) (stop func(), err error) 
 		if !ok {
 			return
 		}
-		held, _ := c.pods.Controlled(j.Namespace, j.UID) // a lookup in a cache's own index does not fail
-		for _, p := range held {
-			consider(p)
+		for _, owner := range []types.UID{j.UID, ""} { // "" is of pods that it might have adopted
+			held, _ := c.pods.Controlled(j.Namespace, owner) // a lookup in a cache's own index does not fail
+			for _, p := range held {
+				consider(p)
+			}
 		}
 	}
 	watches.Add(loop.Handle(c.inf, cache.ResourceEventHandlerFuncs{
@@ -56,11 +59,15 @@ func (c *Controller) watchStrays(add func(key string)) (stop func(), err error) 
 // manages it and takes the finalizer off itself.
 func keeps(j *batchv1.Job) bool { return !finished(j) || elsewhere(j) }
 
-// counted tells whether the cache knows a Job that keeps p.
+// counted tells whether the cache knows a Job that keeps p, or p is controlled by something that
+// is no Job: then it is not for this controller to free.
 func (c *Controller) counted(p *corev1.Pod) bool {
 	ref := metav1.GetControllerOfNoCopy(p)
-	if ref == nil {
-		return len(c.matching(p)) > 0
+	switch {
+	case ref == nil:
+		return p.DeletionTimestamp == nil && len(c.matching(p)) > 0
+	case ref.Kind != "Job" || ref.APIVersion != batchv1.SchemeGroupVersion.String():
+		return true
 	}
 	j, err := c.jobs.Jobs(p.Namespace).Get(ref.Name)
 	return err == nil && j.UID == ref.UID && keeps(j)
