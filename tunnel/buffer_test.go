@@ -8,6 +8,11 @@ import (
 	"github.com/hawser-project/hawser/tunnel/memnet"
 )
 
+var (
+	_ tunnel.Aborter = (*tunnel.Tap)(nil)
+	_ tunnel.Wrapper = (*tunnel.Tap)(nil)
+)
+
 // What wraps a connection waits for something to read as that does, holding nothing, and
 // leaves nothing out.
 func TestWrappersReadToBuffers(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"net"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -111,12 +112,7 @@ func (c Code) Temporary() bool { return c.Away() || c == Timeout || c == Busy }
 // Away says that the dial did not reach the node: this end has no working session with it,
 // and another server may have one.
 func (c Code) Away() bool {
-	switch c {
-	case NoNode, Parked, Draining, Replaced, Lost, Dead:
-		return true
-	default:
-		return false
-	}
+	return slices.Contains([]Code{NoNode, Parked, Draining, Replaced, Lost, Dead}, c)
 }
 
 // A DialError is a dial that failed at either end. It unwraps to its Code and to the standard
@@ -179,8 +175,6 @@ func (e *DialError) Unwrap() []error {
 	}
 	return errs
 }
-
-var _ net.Error = Code(0)
 
 // errnoCodes maps the system's errors of a dial. It is never changed.
 var errnoCodes = map[syscall.Errno]Code{

@@ -13,6 +13,8 @@ import (
 	"testing"
 )
 
+var _ net.Error = Code(0)
+
 func TestCodeOf(t *testing.T) {
 	sys := func(e syscall.Errno) error {
 		return &net.OpError{Op: "dial", Net: "tcp", Err: os.NewSyscallError("connect", e)}

@@ -118,17 +118,11 @@ func (c *Control) Answered() <-chan struct{} { return c.answered }
 // Drain tells the peer that this end is about to stop, and to open no more streams here. A peer
 // that grants no window may block it until ctx is done.
 func (c *Control) Drain(ctx context.Context, code Code, text string) error {
-	select {
-	case c.writing <- struct{}{}:
-	case <-ctx.Done():
-		return fmt.Errorf("announce drain: %w", context.Cause(ctx))
-	}
-	defer func() { <-c.writing }()
 	timeout := c.writeTimeout()
 	if by, ok := ctx.Deadline(); ok {
 		timeout = min(timeout, time.Until(by))
 	}
-	if err := c.writeWithin(frame{kind: kindDrain, code: code, text: clip(text)}, timeout); err != nil {
+	if err := c.write(ctx, frame{kind: kindDrain, code: code, text: clip(text)}, timeout); err != nil {
 		return fmt.Errorf("announce drain: %w", err)
 	}
 	return nil
@@ -145,31 +139,27 @@ func (c *Control) HangUp(why *Goodbye) error {
 // Part is HangUp that gives the peer until ctx is done, so that it can read the data that is
 // still being sent to it.
 func (c *Control) Part(ctx context.Context, why *Goodbye) error {
-	select {
-	case c.writing <- struct{}{}:
-		if c.writeWithin(frame{kind: kindGoodbye, code: why.Code, retry: why.Retry, text: clip(why.Text)}, hangUpTime) == nil {
-			select {
-			case <-c.session.Context().Done():
-			case <-ctx.Done():
-			}
+	if c.write(ctx, frame{kind: kindGoodbye, code: why.Code, retry: why.Retry, text: clip(why.Text)}, hangUpTime) == nil {
+		select {
+		case <-c.session.Context().Done():
+		case <-ctx.Done():
 		}
-		<-c.writing
-	case <-ctx.Done(): // another write is blocked, and this one would be too
 	}
 	return c.session.Dismiss(why)
-}
-
-func (c *Control) write(f frame) error {
-	c.writing <- struct{}{}
-	defer func() { <-c.writing }()
-	return c.writeWithin(f, c.writeTimeout())
 }
 
 // writeTimeout bounds a write. A parked session takes nothing.
 func (c *Control) writeTimeout() time.Duration { return c.welcome.timeout + c.session.Link().Window }
 
-// writeWithin writes f; the caller holds the semaphore.
-func (c *Control) writeWithin(f frame, timeout time.Duration) error {
+// write writes f. While another write is blocked it waits until ctx is done: this one would be
+// blocked, too. The timeout bounds its own.
+func (c *Control) write(ctx context.Context, f frame, timeout time.Duration) error {
+	select {
+	case c.writing <- struct{}{}:
+		defer func() { <-c.writing }()
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
 	if err := c.stream.SetWriteDeadline(time.Now().Add(timeout)); err != nil {
 		return err
 	}
@@ -193,7 +183,7 @@ func (c *Control) Run(ctx context.Context, rtt func(time.Duration)) error {
 		}
 		err := in.fill()
 		if err == nil {
-			err = c.take(&in, rtt)
+			err = c.take(ctx, &in, rtt)
 		} else if ctx.Err() == nil && errors.Is(err, os.ErrDeadlineExceeded) {
 			err = nil
 		}
@@ -207,7 +197,7 @@ func (c *Control) Run(ctx context.Context, rtt func(time.Duration)) error {
 func (c *Control) ping(ctx context.Context) error {
 	if now := time.Now(); now.Sub(c.sent) >= c.welcome.interval {
 		c.number, c.sent = c.number+1, now
-		if err := c.write(frame{kind: kindPing, number: c.number}); err != nil {
+		if err := c.write(ctx, frame{kind: kindPing, number: c.number}, c.writeTimeout()); err != nil {
 			return err
 		}
 	}
@@ -219,21 +209,16 @@ func (c *Control) ping(ctx context.Context) error {
 }
 
 // take handles the frame that in has read.
-func (c *Control) take(in *frameReader, rtt func(time.Duration)) error {
+func (c *Control) take(ctx context.Context, in *frameReader, report func(time.Duration)) error {
 	f, err := in.decode()
 	if err != nil {
 		return err
 	}
-	return c.handle(f, rtt)
-}
-
-// handle handles a frame.
-func (c *Control) handle(f frame, report func(time.Duration)) error {
 	switch f.kind {
 	case kindPing, kindPong:
 		c.answeredOnce.Do(func() { close(c.answered) })
 		if f.kind == kindPing {
-			return c.write(frame{kind: kindPong, number: f.number})
+			return c.write(ctx, frame{kind: kindPong, number: f.number}, c.writeTimeout())
 		}
 		if f.number == c.number { // a pong of an older ping says nothing
 			rtt := time.Since(c.sent)

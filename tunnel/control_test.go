@@ -11,7 +11,12 @@ func TestPong(t *testing.T) {
 	c.number, c.sent = 2, time.Now().Add(-time.Hour)
 	for number, tells := range map[uint64]bool{1: false, 2: true, 3: false} {
 		told := false
-		if err := c.handle(frame{kind: kindPong, number: number}, func(rtt time.Duration) { told = rtt >= time.Hour }); err != nil || told != tells {
+		pong, err := appendFrame(nil, frame{kind: kindPong, number: number})
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = c.take(t.Context(), &frameReader{in: pong}, func(rtt time.Duration) { told = rtt >= time.Hour })
+		if err != nil || told != tells {
 			t.Errorf("pong %d: %v, told %t", number, err, told)
 		}
 	}

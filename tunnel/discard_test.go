@@ -3,6 +3,7 @@ package tunnel
 // A test of what is taken of a target that nobody reads any more.
 
 import (
+	"context"
 	"net"
 	"os"
 	"testing"
@@ -36,9 +37,10 @@ func (e *endless) SetReadDeadline(t time.Time) error {
 
 // A target that does not end costs no more than lingerBytes once its peer is gone.
 func TestDiscardIsBounded(t *testing.T) {
-	src, gone := &endless{deadline: make(chan time.Time, 1)}, make(chan struct{})
-	close(gone)
-	if err := discard(src, gone); err != nil {
+	src := &endless{deadline: make(chan time.Time, 1)}
+	gone, over := context.WithCancel(t.Context())
+	over()
+	if err := discard(gone, src); err != nil {
 		t.Fatal(err)
 	}
 	if src.said > discardBytes+8<<10 {

@@ -4,6 +4,7 @@
 package tunnel
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -35,7 +36,7 @@ func (d Dial) Start(ctx context.Context, s Session, answered func(error)) (Strea
 		err = within(ctx, st, func() error { return writeFrame(st, d.frame(ctx)) })
 	}
 	if err != nil {
-		err = NewDialError(d.name(), contextCause(ctx, err))
+		err = NewDialError(d.name(), cmp.Or(context.Cause(ctx), err))
 		answered(err)
 		return nil, err
 	}

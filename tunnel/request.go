@@ -43,14 +43,11 @@ func Connect(ctx context.Context, s Session, network, addr string) (Stream, erro
 
 // Connect is the function of that name with metadata.
 func (d Dial) Connect(ctx context.Context, s Session) (Stream, error) {
-	if by, ok := ctx.Deadline(); !ok || time.Until(by) > DefaultDialTimeout {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, DefaultDialTimeout)
-		defer cancel()
-	}
+	ctx, cancel := context.WithTimeout(ctx, DefaultDialTimeout)
+	defer cancel()
 	st, err := d.open(ctx, s)
 	if err != nil {
-		return nil, NewDialError(d.name(), contextCause(ctx, err))
+		return nil, NewDialError(d.name(), cmp.Or(context.Cause(ctx), err))
 	}
 	dial := d.frame(ctx)
 	answer, err := exchange(ctx, st, &dial)
@@ -120,14 +117,6 @@ func within(ctx context.Context, st Stream, f func() error) error {
 	return err
 }
 
-// contextCause is ctx's cause if ctx is done, else err.
-func contextCause(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
-	}
-	return err
-}
-
 // abortQuietly aborts a stream whose failure is reported already.
 func abortQuietly(s net.Conn) { _ = Abort(s) }
 
@@ -146,28 +135,26 @@ type Request struct {
 // ReadRequest reads the dial frame of a stream that was just accepted. On error the stream is
 // aborted.
 func ReadRequest(s Stream) (*Request, error) {
-	if err := s.SetReadDeadline(time.Now().Add(requestTimeout)); err != nil {
-		abortQuietly(s)
-		return nil, fmt.Errorf("read request: %w", err)
+	var f frame
+	err := s.SetReadDeadline(time.Now().Add(requestTimeout))
+	if err == nil {
+		f, err = readFrame(s)
 	}
-	f, err := readFrame(s)
 	if err == nil {
 		err = s.SetReadDeadline(time.Time{})
 	}
-	if err != nil {
-		if errors.Is(err, ErrFrame) {
-			r := Request{stream: s}
-			_ = r.Reject(Invalid, err.Error()) // err is what is reported
-		} else {
-			abortQuietly(s)
-		}
-		return nil, fmt.Errorf("read request: %w", err)
-	}
-	if f.kind != kindDial {
+	switch {
+	case err == nil && f.kind == kindDial:
+		return &Request{Network: f.network, Addr: f.addr, Timeout: f.timeout, Meta: f.meta, stream: s}, nil
+	case err == nil:
 		abortQuietly(s)
-		return nil, fmt.Errorf("read request: %w: kind %d in place of a dial", ErrFrame, f.kind)
+		err = fmt.Errorf("%w: kind %d in place of a dial", ErrFrame, f.kind)
+	case errors.Is(err, ErrFrame):
+		_ = (&Request{stream: s}).Reject(Invalid, err.Error()) // err is what is reported
+	default:
+		abortQuietly(s)
 	}
-	return &Request{Network: f.network, Addr: f.addr, Timeout: f.timeout, Meta: f.meta, stream: s}, nil
+	return nil, fmt.Errorf("read request: %w", err)
 }
 
 // RemoteAddr is the remote address of the session.
@@ -211,10 +198,7 @@ func Answer(ctx context.Context, r *Request, dial func(ctx context.Context, netw
 	cancel()
 	if err != nil {
 		failed := NewDialError(r.Addr, err)
-		if rerr := r.Reject(failed.Code, failed.Text); rerr != nil { // the opener knows the address
-			return Counts{}, errors.Join(failed, rerr)
-		}
-		return Counts{}, failed
+		return Counts{}, errors.Join(failed, r.Reject(failed.Code, failed.Text)) // the opener knows the address
 	}
 	st, err := r.Accept()
 	if err != nil {

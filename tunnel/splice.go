@@ -45,20 +45,21 @@ func Splice(ctx context.Context, a, b net.Conn) (Counts, error) {
 	defer onReset(a, fail)()
 	defer onReset(b, fail)()
 	stop := context.AfterFunc(ctx, func() { fail(context.Cause(ctx)) })
-	move := func(dst, src net.Conn, n *int64, over chan<- struct{}, other <-chan struct{}) {
+	move := func(dst, src net.Conn, n *int64, over func(), other context.Context) {
 		var err error
 		if *n, err = pump(dst, src); errors.Is(err, syscall.EPIPE) {
-			err = discard(src, other)
+			err = discard(other, src)
 		}
 		if err != nil {
 			fail(err)
 			return
 		}
-		close(over)
+		over()
 	}
-	there, back := make(chan struct{}), make(chan struct{})
-	wg.Go(func() { move(a, b, &n.BtoA, back, there) })
-	move(b, a, &n.AtoB, there, back)
+	there, thereOver := context.WithCancel(context.Background())
+	back, backOver := context.WithCancel(context.Background())
+	wg.Go(func() { move(a, b, &n.BtoA, backOver, there) })
+	move(b, a, &n.AtoB, thereOver, back)
 	wg.Wait()
 	stop()
 	// A fail that is still running has no effect after this.
@@ -79,19 +80,11 @@ const (
 )
 
 // discard reads and discards src until its end, or within the bounds above once the other
-// direction has ended.
-func discard(src net.Conn, other <-chan struct{}) error {
-	done := make(chan struct{})
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	defer close(done)
-	wg.Go(func() {
-		select {
-		case <-other:
-			_ = src.SetReadDeadline(time.Now().Add(discardTime)) // if src is broken, Read says so
-		case <-done:
-		}
-	})
+// direction has ended: then other is done.
+func discard(other context.Context, src net.Conn) error {
+	defer context.AfterFunc(other, func() {
+		_ = src.SetReadDeadline(time.Now().Add(discardTime)) // if src is broken, Read says so
+	})()
 	for b, left := make([]byte, 8<<10), discardBytes; left > 0; {
 		n, err := src.Read(b)
 		switch {
@@ -100,10 +93,8 @@ func discard(src net.Conn, other <-chan struct{}) error {
 		case err != nil:
 			return err
 		}
-		select {
-		case <-other:
+		if other.Err() != nil {
 			left -= n
-		default:
 		}
 	}
 	time.Sleep(discardTime)
@@ -442,8 +433,3 @@ func (t *Tap) ended(aborted bool) {
 		t.endedOnce.Do(func() { t.Ended(aborted) })
 	}
 }
-
-var (
-	_ Aborter = (*Tap)(nil)
-	_ Wrapper = (*Tap)(nil)
-)
