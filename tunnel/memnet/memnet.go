@@ -13,6 +13,7 @@ package memnet
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"io"
 	"net"
@@ -69,7 +70,10 @@ func (c *Conn) Write(p []byte) (int, error) {
 // Close ends both directions. What was written before can still be read by the
 // other end, whose writes fail from now on.
 func (c *Conn) Close() error {
-	c.out.closeWriter()
+	c.out.change(func() {
+		c.out.fin = cmp.Or(c.out.fin, io.EOF)
+		c.out.writer.end(net.ErrClosed)
+	})
 	c.in.closeReader(syscall.EPIPE)
 	return nil
 }
@@ -97,7 +101,8 @@ func (c *Conn) Abort() error {
 
 // OnReset implements tunnel.Resetter.
 func (c *Conn) OnReset(f func(error)) (stop func()) {
-	return c.in.onReset(func() { f(c.wrap("read", syscall.ECONNRESET)) })
+	disarm := context.AfterFunc(c.in.lost, func() { f(c.wrap("read", syscall.ECONNRESET)) })
+	return func() { disarm() }
 }
 
 // Stall makes both directions of the connection swallow what is written, up to
@@ -118,9 +123,7 @@ func (c *Conn) RemoteAddr() net.Addr { return c.remote }
 
 // SetDeadline sets both deadlines.
 func (c *Conn) SetDeadline(t time.Time) error {
-	c.in.setDeadline(&c.in.reader, t)
-	c.out.setDeadline(&c.out.writer, t)
-	return nil
+	return errors.Join(c.SetReadDeadline(t), c.SetWriteDeadline(t))
 }
 
 // SetReadDeadline bounds pending and later Reads.
@@ -144,6 +147,9 @@ func (c *Conn) wrap(op string, err error) error {
 
 // A half is one direction.
 type half struct {
+	lost context.Context // done once the writer has reset it and the reader has not ended it before
+	lose func()
+
 	mu      sync.Mutex // guards the following
 	changed sync.Cond
 	buf     []byte
@@ -151,7 +157,6 @@ type half struct {
 	stalled bool
 	reader  side
 	writer  side
-	lost    func() // called in a goroutine of its own when the writer resets it; nil if nobody asks
 }
 
 // A side is what one end of a direction has to mind.
@@ -182,6 +187,7 @@ func (s *side) end(err error) {
 
 func newHalf() *half {
 	h := new(half)
+	h.lost, h.lose = context.WithCancel(context.Background())
 	h.changed.L = &h.mu
 	return h
 }
@@ -245,13 +251,6 @@ func (h *half) change(f func()) {
 
 func (h *half) finish(err error) { h.change(func() { h.fin = cmp.Or(h.fin, err) }) }
 
-func (h *half) closeWriter() {
-	h.change(func() {
-		h.fin = cmp.Or(h.fin, io.EOF)
-		h.writer.end(net.ErrClosed)
-	})
-}
-
 func (h *half) closeReader(err error) {
 	h.change(func() {
 		h.buf = nil
@@ -265,27 +264,10 @@ func (h *half) reset(writer, reader error) {
 		h.buf = nil
 		h.writer.end(writer)
 		h.reader.end(reader)
-		h.tellResetLocked()
+		if errors.Is(h.reader.err, syscall.ECONNRESET) {
+			h.lose()
+		}
 	})
-}
-
-func (h *half) onReset(f func()) (stop func()) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.lost = f
-	h.tellResetLocked()
-	return func() {
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		h.lost = nil
-	}
-}
-
-func (h *half) tellResetLocked() {
-	if f := h.lost; f != nil && errors.Is(h.reader.err, syscall.ECONNRESET) {
-		h.lost = nil
-		go f() // which returns at once
-	}
 }
 
 func (h *half) stall(on bool) { h.change(func() { h.stalled = on }) }
