@@ -36,7 +36,7 @@ const (
 // address. It owns ln.
 func NewOlder(ln net.Listener, version string, o tunnel.Options) (tunnel.Listener, error) {
 	var logged strangers.LogLimiter
-	return carrier.Listen(ln, "hawser/1", olderProtocols[:], nil, o, func(ctx context.Context, c *tls.Conn) (tunnel.Session, error) {
+	return carrier.Listen(ln, "hawser/1", olderProtocols[:], carrier.Bare, o, func(ctx context.Context, c *tls.Conn) (tunnel.Session, error) {
 		stop := context.AfterFunc(ctx, func() { _ = c.NetConn().Close() })
 		defer stop()
 		defer func() { _ = c.Close() }() // it has the refusal, or has left

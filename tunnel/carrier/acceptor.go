@@ -43,8 +43,8 @@ type listener struct {
 var ErrLogged = errors.New("has been logged")
 
 // Listen makes a tunnel.Listener of ln, which it owns, for the transport of that name.
-// Clients must offer one of the protocols in alpn (RFC 7301). below, which may be nil, wraps
-// each connection below TLS. begin makes a session of a TLS connection, which it owns; it
+// Clients must offer one of the protocols in alpn (RFC 7301). below, such as Bare, wraps each
+// connection below TLS. begin makes a session of a TLS connection, which it owns; it
 // returns neither a session nor an error if the connection has joined a session. An error of
 // begin is counted, and logged unless it wraps ErrLogged.
 func Listen(ln net.Listener, name string, alpn []string, below func(net.Conn) net.Conn, o tunnel.Options,
@@ -56,9 +56,6 @@ func Listen(ln net.Listener, name string, alpn []string, below func(net.Conn) ne
 	}
 	if err != nil {
 		return nil, fmt.Errorf("listen on %s: %w", ln.Addr(), err)
-	}
-	if below == nil {
-		below = func(c net.Conn) net.Conn { return c }
 	}
 	e := newAdmission(maxHandshakes, o.Logger())
 	return &listener{Listener: strangers.Steady(ln, o.Logger()), name: name, tls: conf, below: below, begin: begin, options: o, admission: e}, nil
@@ -117,8 +114,11 @@ func (l *listener) session(ctx context.Context, g *handshake) tunnel.Session {
 		return nil
 	}
 	s, err := l.begin(ctx, t)
-	if err == nil || ctx.Err() != nil {
+	switch {
+	case err == nil:
 		return s
+	case ctx.Err() != nil:
+		return nil
 	}
 	l.noSession.Add(1)
 	if !errors.Is(err, ErrLogged) {

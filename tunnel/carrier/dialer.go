@@ -6,6 +6,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"net"
 	"syscall"
 	"time"
@@ -34,16 +35,35 @@ type Dialer struct {
 	packetSize packetSize
 }
 
+// Bare is what wraps a connection below TLS in nothing.
+func Bare(c net.Conn) net.Conn { return c }
+
 // Dial makes a first connection to the server at addr, HOST:PORT, and a Dialer for more.
-// They offer the protocol alpn (RFC 7301). below, which may be nil, wraps each connection
-// below TLS. The caller owns the connection.
-func Dial(ctx context.Context, addr, alpn string, below func(net.Conn) net.Conn, o tunnel.Options) (*Dialer, *tls.Conn, error) {
+// They offer the protocol alpn (RFC 7301). below, such as Bare, wraps each connection below
+// TLS. begin makes a session of the connection, which it owns.
+func Dial(ctx context.Context, addr, alpn string, below func(net.Conn) net.Conn, o tunnel.Options,
+	begin func(context.Context, *Dialer, *tls.Conn) (tunnel.Session, error),
+) (tunnel.Session, error) {
+	d, err := newDialer(addr, alpn, below, o)
+	if err == nil {
+		var c *tls.Conn
+		if c, err = d.first(ctx); err == nil {
+			var s tunnel.Session
+			if s, err = begin(ctx, d, c); err == nil {
+				return s, nil
+			}
+		}
+	}
+	return nil, fmt.Errorf("connect to %s: %w", addr, err)
+}
+
+func newDialer(addr, alpn string, below func(net.Conn) net.Conn, o tunnel.Options) (*Dialer, error) {
 	conf, err := ClientTLS(o.TLS, addr, alpn)
 	if err == nil {
 		err = checkCongestion(o.Link.Congestion)
 	}
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	if conf.ClientSessionCache == nil {
 		conf.ClientSessionCache = tls.NewLRUClientSessionCache(tickets)
@@ -54,12 +74,7 @@ func Dial(ctx context.Context, addr, alpn string, below func(net.Conn) net.Conn,
 	if o.DialSmall == nil {
 		o.DialSmall = o.Dial
 	}
-	if below == nil {
-		below = func(c net.Conn) net.Conn { return c }
-	}
-	d := &Dialer{addr: addr, tls: conf, below: below, options: o}
-	c, err := d.first(ctx)
-	return d, c, err
+	return &Dialer{addr: addr, tls: conf, below: below, options: o}, nil
 }
 
 // NetDialer makes TCP connections without TCP keepalive: transports have their own. If small

@@ -17,7 +17,7 @@ func ExampleListen() {
 		log.Fatal(err)
 	}
 	conf := &tls.Config{MinVersion: tls.VersionTLS13, ClientAuth: tls.RequireAndVerifyClientCert} // with certificate and authorities
-	l, err := carrier.Listen(ln, "example", []string{"example/1"}, nil, tunnel.Options{TLS: conf},
+	l, err := carrier.Listen(ln, "example", []string{"example/1"}, carrier.Bare, tunnel.Options{TLS: conf},
 		func(_ context.Context, c *tls.Conn) (tunnel.Session, error) {
 			who, err := carrier.Identity(carrier.PeerOf(c, "example"))
 			log.Println(who, err)

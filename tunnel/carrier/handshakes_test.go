@@ -40,7 +40,7 @@ func TestHandshakesForNothing(t *testing.T) {
 	why := make(chan error, 2)
 	why <- errors.New("nonsense")
 	why <- fmt.Errorf("stale: %w", ErrLogged)
-	l, err := Listen(ln, "test", []string{spoken}, nil, tunnel.Options{TLS: ca.Server(t), Log: log.logger()}, func(_ context.Context, c *tls.Conn) (tunnel.Session, error) {
+	l, err := Listen(ln, "test", []string{spoken}, Bare, tunnel.Options{TLS: ca.Server(t), Log: log.logger()}, func(_ context.Context, c *tls.Conn) (tunnel.Session, error) {
 		_ = c.NetConn().Close()
 		return nil, <-why
 	})

@@ -45,7 +45,7 @@ func TestLargePacketsVanish(t *testing.T) {
 			relay := tunneltest.NewRelay(t, srv.addr)
 			var h hole
 			h.open.Store(from)
-			d, first, err := Dial(within(t), relay.Addr(), spoken, nil, tunnel.Options{TLS: ca.Client(t, "a"), Dial: h.dial, DialSmall: h.dialSmall})
+			d, first, err := dialFirst(within(t), relay.Addr(), tunnel.Options{TLS: ca.Client(t, "a"), Dial: h.dial, DialSmall: h.dialSmall})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -193,7 +193,7 @@ func TestPacketsOfMany(t *testing.T) {
 	ca := tunneltest.NewAuthority(t, "ca")
 	srv := serve(t, tunnel.Options{TLS: ca.Server(t)})
 	var h hole
-	d, first, err := Dial(within(t), srv.addr, spoken, nil, tunnel.Options{TLS: ca.Client(t, "a"), Dial: h.dial, DialSmall: h.dialSmall})
+	d, first, err := dialFirst(within(t), srv.addr, tunnel.Options{TLS: ca.Client(t, "a"), Dial: h.dial, DialSmall: h.dialSmall})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -55,7 +55,7 @@ func crowded(t testing.TB, limit int, longest time.Duration, o tunnel.Options) *
 		o.Log = slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug}))
 	}
 	s := &server{addr: ln.Addr().String(), conns: make(chan *tls.Conn, 100)}
-	l, err := Listen(ln, "test", []string{spoken}, nil, o, func(ctx context.Context, c *tls.Conn) (tunnel.Session, error) {
+	l, err := Listen(ln, "test", []string{spoken}, Bare, o, func(ctx context.Context, c *tls.Conn) (tunnel.Session, error) {
 		_, _ = c.Write([]byte{letIn}) // who is not there does not read it
 		s.conns <- c
 		<-ctx.Done()
@@ -97,10 +97,19 @@ func (s *server) next(t testing.TB) *tls.Conn {
 // letIn is what the server says first: only then has it looked at the certificate.
 const letIn = '.'
 
+// dialFirst makes a Dialer of the server at addr, and a first connection.
+func dialFirst(ctx context.Context, addr string, o tunnel.Options) (d *Dialer, c *tls.Conn, err error) {
+	_, err = Dial(ctx, addr, spoken, Bare, o, func(_ context.Context, by *Dialer, first *tls.Conn) (tunnel.Session, error) {
+		d, c = by, first
+		return nil, nil
+	})
+	return d, c, err
+}
+
 // reach makes a connection, which is closed with the test, and waits to be let in.
 func reach(t testing.TB, addr string, o tunnel.Options) (*tls.Conn, error) {
 	t.Helper()
-	_, c, err := Dial(within(t), addr, spoken, nil, o)
+	_, c, err := dialFirst(within(t), addr, o)
 	if err != nil {
 		return nil, err
 	}

@@ -3,6 +3,7 @@
 package carrier
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -27,6 +28,10 @@ func PeerOf(c *tls.Conn, transport string) tunnel.Peer {
 // A Session is the life cycle of a session on a library. A tunnel.Session that embeds it has
 // to add Open and Accept. All methods may be called concurrently.
 type Session struct {
+	// Opened holds one for each stream that this end has opened and that has not ended, if
+	// the library does not bound them. It is never closed.
+	Opened chan struct{}
+
 	peer  tunnel.Peer
 	ctx   context.Context // see tunnel.Session
 	alive context.Context // done at once when the session ends
@@ -37,10 +42,10 @@ type Session struct {
 	work  sync.WaitGroup
 }
 
-// NewSession makes a Session with p. It does not depend on the context of the call that
-// dialed.
-func NewSession(p tunnel.Peer) *Session {
-	s := &Session{peer: p}
+// NewSession makes a Session with p, in which this end may open some streams at a time; 0
+// means that the library bounds them. It does not depend on the context of the call that dialed.
+func NewSession(p tunnel.Peer, streams int) *Session {
+	s := &Session{peer: p, Opened: make(chan struct{}, streams)}
 	ctx, cancel := context.WithCancelCause(context.Background())
 	s.ctx = ctx
 	s.alive, s.end = context.WithCancelCause(context.Background())
@@ -77,7 +82,9 @@ func (s *Session) Close() error {
 func (s *Session) Dismiss(*tunnel.Goodbye) error { return s.Close() }
 
 // Link implements tunnel.Session. Nothing is known of the connection.
-func (s *Session) Link() tunnel.LinkState { return tunnel.LinkState{} }
+func (s *Session) Link() tunnel.LinkState {
+	return tunnel.LinkState{Streams: len(s.Opened), MaxStreams: cap(s.Opened)}
+}
 
 // Tell implements tunnel.Session. It never calls f.
 func (s *Session) Tell(func(tunnel.LinkState)) {}
@@ -115,40 +122,55 @@ func (s *Session) Go(f func()) bool {
 
 // Acquire waits for a place in a semaphore, until ctx is done or the session ends.
 func (s *Session) Acquire(ctx context.Context, places chan<- struct{}) error {
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
-	}
-	if s.alive.Err() != nil {
-		return context.Cause(s.alive)
+	if err := s.over(ctx); err != nil {
+		return err
 	}
 	select {
 	case places <- struct{}{}:
 		return nil
 	case <-s.alive.Done():
-		return context.Cause(s.alive)
 	case <-ctx.Done():
-		return context.Cause(ctx)
 	}
+	return s.over(ctx)
 }
 
-// Open acquires a place and calls open, which has no context, in a goroutine. It waits until
-// ctx is done or the session ends; a stream that comes later is passed to unwanted. If open
-// fails the place is released; otherwise the stream has to release it.
-func Open[S any](ctx context.Context, s *Session, places chan struct{}, open func() (S, error), unwanted func(S)) (S, error) {
+// over is the cause of ctx if that is done, or else that of the session's end; nil if neither
+// is.
+func (s *Session) over(ctx context.Context) error {
+	return cmp.Or(context.Cause(ctx), context.Cause(s.alive))
+}
+
+// Await receives from c, until ctx is done or the session ends.
+func Await[T any](ctx context.Context, s *Session, c <-chan T) (v T, err error) {
+	if err = s.over(ctx); err != nil {
+		return v, err
+	}
+	select {
+	case v = <-c:
+		return v, nil
+	case <-s.alive.Done():
+	case <-ctx.Done():
+	}
+	return v, s.over(ctx)
+}
+
+// Open acquires a place in Opened and calls open, which has no context, in a goroutine. It
+// waits until ctx is done or the session ends; a stream that comes later is passed to unwanted.
+// If open fails the place is released; otherwise the stream has to release it.
+func Open[S any](ctx context.Context, s *Session, open func() (S, error), unwanted func(S)) (stream S, err error) {
 	type result struct {
 		stream S
 		err    error
 	}
-	var none S
-	if err := s.Acquire(ctx, places); err != nil {
-		return none, err
+	if err = s.Acquire(ctx, s.Opened); err != nil {
+		return stream, err
 	}
 	opened, gone := make(chan result), make(chan struct{})
 	defer close(gone)
 	go func() { // it ends with the library's session at the latest
 		st, err := open()
 		if err != nil {
-			<-places
+			<-s.Opened
 		}
 		select {
 		case opened <- result{st, err}:
@@ -158,20 +180,15 @@ func Open[S any](ctx context.Context, s *Session, places chan struct{}, open fun
 			}
 		}
 	}()
-	select {
-	case r := <-opened:
-		return r.stream, r.err
-	case <-s.alive.Done():
-		return none, context.Cause(s.alive)
-	case <-ctx.Done():
-		return none, context.Cause(ctx)
-	}
+	r, err := Await(ctx, s, opened)
+	return r.stream, cmp.Or(err, r.err)
 }
 
 // A Conn is a connection that a library owns and closes. It tells when and why that happened.
 type Conn struct {
 	net.Conn
 	timeout time.Duration // after which the library closes a silent connection, at least
+	onClose func()        // called by the first Close
 	once    sync.Once
 	closed  chan struct{} // closed by Close
 
@@ -181,10 +198,10 @@ type Conn struct {
 	silence  time.Duration // the time from lastRead to Close
 }
 
-// NewConn wraps c, which it owns, for a library that closes a connection after timeout, or
-// longer, of silence.
-func NewConn(c net.Conn, patience time.Duration) *Conn {
-	return &Conn{Conn: c, timeout: patience, closed: make(chan struct{}), lastRead: time.Now()}
+// NewConn wraps c, which it owns, for a library that closes a connection after patience, or
+// longer, of silence. onClose is called once, by Close.
+func NewConn(c net.Conn, patience time.Duration, onClose func()) *Conn {
+	return &Conn{Conn: c, timeout: patience, onClose: onClose, closed: make(chan struct{}), lastRead: time.Now()}
 }
 
 // Closed is closed when c has been closed.
@@ -215,6 +232,7 @@ func (c *Conn) Close() error {
 			defer force.Stop()
 		}
 		_ = c.Conn.Close() // it is closed either way
+		c.onClose()
 		close(c.closed)
 	})
 	return nil

@@ -60,7 +60,7 @@ func TestSettledByHandshake(t *testing.T) {
 				if tt.cancel > 0 {
 					time.AfterFunc(tt.cancel, cancel)
 				}
-				_, _, err := Dial(ctx, "hub:1", spoken, nil, tunnel.Options{TLS: conf, Dial: func(context.Context, string, string) (net.Conn, error) {
+				_, _, err := dialFirst(ctx, "hub:1", tunnel.Options{TLS: conf, Dial: func(context.Context, string, string) (net.Conn, error) {
 					near, far := net.Pipe()
 					if tt.hangUp {
 						_ = far.Close()

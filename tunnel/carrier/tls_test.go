@@ -104,7 +104,7 @@ func TestRefusedAtOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer ln.Close()
-	if _, err := Listen(ln, "test", []string{spoken}, nil, tunnel.Options{TLS: open}, nil); err == nil {
+	if _, err := Listen(ln, "test", []string{spoken}, Bare, tunnel.Options{TLS: open}, nil); err == nil {
 		t.Error("listened without asking for client certificates")
 	}
 	var unknown x509.UnknownAuthorityError

@@ -28,22 +28,16 @@ const (
 
 // Listen makes sessions of the connections that ln accepts; see tunnel.Transport.
 func Listen(ln net.Listener, o tunnel.Options) (tunnel.Listener, error) {
-	l := &listener{options: o, waiting: make(map[string]waiting)}
-	return carrier.Listen(ln, Name, []string{ALPN}, nil, o, l.accept)
+	l := &listener{options: o, waiting: make(map[string]*session)}
+	return carrier.Listen(ln, Name, []string{ALPN}, carrier.Bare, o, l.accept)
 }
 
 // A listener has the sessions that wait for their second connection.
 type listener struct {
 	options tunnel.Options
 
-	mu      sync.Mutex // guards the following
-	waiting map[string]waiting
-}
-
-// A waiting session has only its first connection.
-type waiting struct {
-	*session
-	identity string
+	mu      sync.Mutex          // guards the following
+	waiting map[string]*session // those that have only their first connection
 }
 
 // A peekedConn is a connection of which the first byte was read already.
@@ -78,8 +72,8 @@ func (l *listener) accept(ctx context.Context, t *tls.Conn) (tunnel.Session, err
 		return nil, l.acceptSecond(ctx, c, who)
 	}
 	s := newSession(t, l.options)
-	s.id = rand.Text()
-	if err = l.addWaiting(waiting{s, who}); err != nil {
+	s.id, s.identity = rand.Text(), who
+	if err = l.addWaiting(s); err != nil {
 		_ = c.Close() // never fails
 	} else {
 		s.serve(c)
@@ -102,8 +96,8 @@ func (l *listener) acceptSecond(ctx context.Context, c *conn, who string) error 
 	}
 	id, err := askID(ctx, cc)
 	if err == nil {
-		if h := l.takeWaiting(id, who); h != nil {
-			h.request(c, cc)
+		if s := l.takeWaiting(id, who); s != nil {
+			s.request(c, cc)
 			return nil
 		}
 		err = errors.New("second connection of no session of this identity")
@@ -114,19 +108,19 @@ func (l *listener) acceptSecond(ctx context.Context, c *conn, who string) error 
 }
 
 // addWaiting adds a waiting session, within the bounds.
-func (l *listener) addWaiting(h waiting) error {
+func (l *listener) addWaiting(s *session) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	owned := 0
 	for _, other := range l.waiting {
-		if other.identity == h.identity {
+		if other.identity == s.identity {
 			owned++
 		}
 	}
 	if len(l.waiting) >= maxWaiting || owned >= maxWaitingOfIdentity {
 		return fmt.Errorf("%w: of first connections without a second", tunnel.Busy)
 	}
-	l.waiting[h.id] = h
+	l.waiting[s.id] = s
 	return nil
 }
 
@@ -134,10 +128,10 @@ func (l *listener) addWaiting(h waiting) error {
 func (l *listener) takeWaiting(id, who string) *session {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	h := l.waiting[id]
-	if h.identity != who {
+	s := l.waiting[id]
+	if s == nil || s.identity != who {
 		return nil
 	}
 	delete(l.waiting, id)
-	return h.session
+	return s
 }

@@ -40,12 +40,12 @@ package overh2
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
 	"io"
 	"log"
 	"net"
 	"net/http"
-	"sync"
 	"time"
 
 	"golang.org/x/net/http2"
@@ -90,18 +90,13 @@ func Transport() tunnel.Transport {
 
 // Dial makes a session with the server at addr, HOST:PORT. ctx bounds the dialing only.
 func Dial(ctx context.Context, addr string, o tunnel.Options) (tunnel.Session, error) {
-	s, err := dial(ctx, addr, o)
-	if err != nil {
-		return nil, fmt.Errorf("connect to %s: %w", addr, err)
-	}
-	return s, nil
+	return carrier.Dial(ctx, addr, ALPN, carrier.Bare, o, func(ctx context.Context, d *carrier.Dialer, t *tls.Conn) (tunnel.Session, error) {
+		return begin(ctx, d, t, o)
+	})
 }
 
-func dial(ctx context.Context, addr string, o tunnel.Options) (_ *session, err error) {
-	d, t, err := carrier.Dial(ctx, addr, ALPN, nil, o)
-	if err != nil {
-		return nil, err
-	}
+// begin makes a session of a first connection, which it owns, and of a second one.
+func begin(ctx context.Context, d *carrier.Dialer, t *tls.Conn, o tunnel.Options) (_ *session, err error) {
 	s := newSession(t, o)
 	defer func() {
 		if err != nil {
@@ -184,21 +179,14 @@ func serve(ctx context.Context, c *conn, o tunnel.Options, h http.Handler) {
 // A conn is a connection that the library owns.
 type conn struct {
 	*carrier.Conn
-	window       int    // what it may have received and nobody read
-	returnWindow func() // gives the Intake back what it has granted
+	window int // what it may have received and nobody read
 }
 
 func newConn(c net.Conn, o tunnel.Options) *conn {
 	i := o.Shared()
 	granted := i.Share(streamWindow, headroom)
 	return &conn{
-		Conn:   carrier.NewConn(c, pingTimeout),
-		window: connectionWindow + granted, returnWindow: sync.OnceFunc(func() { i.Return(granted) }),
+		Conn:   carrier.NewConn(c, pingTimeout, func() { i.Return(granted) }),
+		window: connectionWindow + granted,
 	}
-}
-
-// Close implements net.Conn.
-func (c *conn) Close() error {
-	c.returnWindow()
-	return c.Conn.Close()
 }

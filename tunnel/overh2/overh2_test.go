@@ -5,8 +5,12 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/hawser-project/hawser/tunnel"
 	"github.com/hawser-project/hawser/tunnel/tunneltest"
 )
+
+// What callers ask a stream for. Its pipe is the others.
+var _ tunnel.Aborter = (*stream)(nil)
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 

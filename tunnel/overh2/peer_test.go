@@ -287,9 +287,9 @@ func TestSecondOfNoSession(t *testing.T) {
 
 // A session is found by its identity alone, and those that wait are few.
 func TestHalves(t *testing.T) {
-	l := &listener{waiting: make(map[string]waiting)}
+	l := &listener{waiting: make(map[string]*session)}
 	for i := range maxWaitingOfIdentity + 1 {
-		h := waiting{session: &session{id: string(rune('a' + i))}, identity: "one"}
+		h := &session{id: string(rune('a' + i)), identity: "one"}
 		if err := l.addWaiting(h); (err != nil) != (i == maxWaitingOfIdentity) || err != nil && !errors.Is(err, tunnel.Busy) {
 			t.Errorf("half %d: %v", i, err)
 		}
@@ -300,13 +300,13 @@ func TestHalves(t *testing.T) {
 	if l.takeWaiting("a", "one") == nil || l.takeWaiting("a", "one") != nil {
 		t.Error("not found once")
 	}
-	if err := l.addWaiting(waiting{session: &session{id: "z"}, identity: "one"}); err != nil {
+	if err := l.addWaiting(&session{id: "z", identity: "one"}); err != nil {
 		t.Errorf("after one was found: %v", err)
 	}
 	for i := len(l.waiting); i < maxWaiting; i++ {
-		l.waiting[time.Duration(i).String()] = waiting{}
+		l.waiting[time.Duration(i).String()] = new(session)
 	}
-	if err := l.addWaiting(waiting{session: &session{id: "y"}, identity: "two"}); !errors.Is(err, tunnel.Busy) {
+	if err := l.addWaiting(&session{id: "y", identity: "two"}); !errors.Is(err, tunnel.Busy) {
 		t.Errorf("one more than all: %v", err)
 	}
 }

@@ -22,24 +22,23 @@ type session struct {
 	options tunnel.Options
 	local   net.Addr
 
+	identity       string            // of the peer; set at the accepting end
 	id             string            // set before the peer can ask for it
 	client         *http2.ClientConn // set before ready is closed
 	ready          chan struct{}     // closed once client is set
 	identified     chan struct{}     // closed once the peer has asked for the ID
 	identifiedOnce sync.Once         // closes identified
 
-	opened     chan struct{} // one for each stream that this end has opened
-	unanswered chan struct{} // the same, until the peer has accepted it
+	unanswered chan struct{} // as Opened, until the peer has accepted the stream
 	accepted   chan *stream  // streams of the peer that wait for Accept
 }
 
 func newSession(t *tls.Conn, o tunnel.Options) *session {
 	return &session{
-		Session: carrier.NewSession(carrier.PeerOf(t, Name)),
+		Session: carrier.NewSession(carrier.PeerOf(t, Name), o.Streams()),
 		options: o, local: t.LocalAddr(),
 		ready:      make(chan struct{}),
 		identified: make(chan struct{}),
-		opened:     make(chan struct{}, o.Streams()),
 		unanswered: make(chan struct{}, backlog),
 		accepted:   make(chan *stream, backlog),
 	}
@@ -76,12 +75,8 @@ func (s *session) tie(c *conn) {
 // awaitPair waits until both ends have both connections.
 func (s *session) awaitPair(ctx context.Context) error {
 	for _, step := range []<-chan struct{}{s.ready, s.identified} {
-		select {
-		case <-step:
-		case <-s.Alive().Done():
-			return context.Cause(s.Alive())
-		case <-ctx.Done():
-			return fmt.Errorf("second connection: %w", context.Cause(ctx))
+		if _, err := carrier.Await(ctx, s.Session, step); err != nil {
+			return fmt.Errorf("second connection: %w", err)
 		}
 	}
 	return nil
@@ -106,39 +101,30 @@ func (s *session) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // Open implements tunnel.Session.
 func (s *session) Open(ctx context.Context) (tunnel.Stream, error) {
-	if err := s.Acquire(ctx, s.opened); err != nil {
+	if err := s.Acquire(ctx, s.Opened); err != nil {
 		return nil, err
 	}
 	if err := s.Acquire(ctx, s.unanswered); err != nil {
-		<-s.opened
+		<-s.Opened
 		return nil, err
 	}
 	near, lib := memnet.Pipe(s.local, s.Peer().Addr)
-	o := newOpener(s, lib)
+	o := &opener{session: s, lib: lib}
+	o.ctx, o.cancel = context.WithCancel(s.Alive())
+	o.wrote, o.written = context.WithCancel(o.ctx)
 	if !s.Go(o.run) {
-		_, _ = <-s.unanswered, <-s.opened
+		_, _ = <-s.unanswered, <-s.Opened
 		return nil, context.Cause(s.Alive())
 	}
 	return &stream{Conn: near, finish: o.finish}, nil
 }
 
-// Link implements tunnel.Session.
-func (s *session) Link() tunnel.LinkState {
-	return tunnel.LinkState{Streams: len(s.opened), MaxStreams: cap(s.opened)}
-}
-
 // Accept implements tunnel.Session.
 func (s *session) Accept(ctx context.Context) (tunnel.Stream, error) {
-	if s.Alive().Err() != nil {
-		return nil, context.Cause(s.Alive())
+	st, err := carrier.Await(ctx, s.Session, s.accepted)
+	if err != nil {
+		return nil, err
 	}
-	select {
-	case st := <-s.accepted:
-		close(st.taken)
-		return st, nil
-	case <-s.Alive().Done():
-		return nil, context.Cause(s.Alive())
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
-	}
+	close(st.taken)
+	return st, nil
 }

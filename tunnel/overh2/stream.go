@@ -40,8 +40,6 @@ func (s *stream) Abort() error {
 	return err
 }
 
-var _ tunnel.Aborter = (*stream)(nil)
-
 // pour copies a body to the pipe, and returns whether the body came to its end. If it did
 // not the pipe is aborted. The error is the pipe's, and means that it is not read any more.
 func pour(lib *memnet.Conn, body io.Reader) (ended bool, err error) {
@@ -65,12 +63,6 @@ func pour(lib *memnet.Conn, body io.Reader) (ended bool, err error) {
 	}
 }
 
-// aborting aborts the pipe when the session ends, until the function that it returns is
-// called.
-func (s *session) aborting(lib *memnet.Conn) (stop func() bool) {
-	return context.AfterFunc(s.Alive(), func() { _ = lib.Abort() }) // never fails
-}
-
 // An opener is the opening end of a stream: a request.
 type opener struct {
 	session *session
@@ -81,19 +73,12 @@ type opener struct {
 	written context.CancelFunc
 }
 
-func newOpener(s *session, lib *memnet.Conn) *opener {
-	o := &opener{session: s, lib: lib}
-	o.ctx, o.cancel = context.WithCancel(s.Alive())
-	o.wrote, o.written = context.WithCancel(o.ctx)
-	return o
-}
-
 // run makes the request and copies both bodies until they end.
 func (o *opener) run() {
-	defer o.session.aborting(o.lib)()
+	defer context.AfterFunc(o.session.Alive(), func() { _ = o.lib.Abort() })() // never fails
 	defer func() {
 		o.cancel()
-		<-o.session.opened
+		<-o.session.Opened
 	}()
 	trace := &httptrace.ClientTrace{WroteRequest: func(httptrace.WroteRequestInfo) { o.written() }}
 	req, err := http.NewRequestWithContext(httptrace.WithClientTrace(o.ctx, trace), http.MethodPost, "https://hawser"+streamPath, body{o.lib})
@@ -169,7 +154,7 @@ func (s *session) answer(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusServiceUnavailable)
 		return
 	}
-	defer s.aborting(lib)()
+	defer context.AfterFunc(s.Alive(), func() { _ = lib.Abort() })() // never fails
 	poured, ended := make(chan struct{}), false
 	go func() {
 		defer close(poured)

@@ -12,6 +12,13 @@ import (
 	"github.com/hawser-project/hawser/tunnel/tunneltest"
 )
 
+// What callers ask a stream for.
+var (
+	_ tunnel.Aborter      = (*stream)(nil)
+	_ tunnel.BufferReader = (*stream)(nil)
+	_ tunnel.Resetter     = (*stream)(nil)
+)
+
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // patience bounds waits. It is no measure: what takes this long hangs.

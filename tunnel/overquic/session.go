@@ -29,7 +29,7 @@ type session struct {
 func newSession(c *quic.Conn, p *sockets) *session {
 	state := c.ConnectionState().TLS
 	s := &session{
-		Session: carrier.NewSession(tunnel.Peer{Addr: c.RemoteAddr(), TLS: &state, Transport: Name}),
+		Session: carrier.NewSession(tunnel.Peer{Addr: c.RemoteAddr(), TLS: &state, Transport: Name}, 0),
 		conn:    c, sockets: p, lastReceived: time.Now(),
 	}
 	s.Join() // it cannot have ended yet

@@ -185,9 +185,3 @@ func (st *stream) setDeadline(set func(time.Time) error, t time.Time) error {
 	}
 	return set(t)
 }
-
-var (
-	_ tunnel.Aborter      = (*stream)(nil)
-	_ tunnel.BufferReader = (*stream)(nil)
-	_ tunnel.Resetter     = (*stream)(nil)
-)

@@ -78,7 +78,7 @@ func TestIdleStreams(t *testing.T) {
 		_ = near[i].Close()
 		_ = far[i].Close()
 	}
-	soon(t, func() bool { return len(d.tokens) == 1 }, func() { t.Errorf("%d tokens are out, want the first pair's", len(d.tokens)) })
+	soon(t, func() bool { return len(d.Opened) == 1 }, func() { t.Errorf("%d places are taken, want the first pair's", len(d.Opened)) })
 }
 
 // Dials that are given up at any moment leave no stream, no token, no connection to
@@ -109,7 +109,7 @@ func TestCanceledDials(t *testing.T) {
 			if err := try(t, d, ln.Addr().String()); err != nil {
 				t.Fatal(err)
 			}
-			left := func() bool { return len(d.tokens) > 0 || accepted.Load() != closed.Load() }
+			left := func() bool { return len(d.Opened) > 0 || accepted.Load() != closed.Load() }
 			soon(t, func() bool { return !left() }, func() { t.Error("the check has left something") })
 			before := runtime.NumGoroutine()
 			var made, canceled atomic.Int64
@@ -138,8 +138,8 @@ func TestCanceledDials(t *testing.T) {
 				t.Error("no dial was given up")
 			}
 			soon(t, func() bool { return !left() && runtime.NumGoroutine() <= before }, func() {
-				t.Errorf("%d tokens, %d of %d connections to the target and %d goroutines (before: %d) are left",
-					len(d.tokens), accepted.Load()-closed.Load(), accepted.Load(), runtime.NumGoroutine(), before)
+				t.Errorf("%d places, %d of %d connections to the target and %d goroutines (before: %d) are left",
+					len(d.Opened), accepted.Load()-closed.Load(), accepted.Load(), runtime.NumGoroutine(), before)
 			})
 			if err := try(t, d, ln.Addr().String()); err != nil {
 				t.Errorf("the session suffered: %v", err)

@@ -22,7 +22,7 @@ func (l *lab) conformance(t testing.TB, o tunnel.Options) (dialer, accepter tunn
 	cfg := l.config(t)
 	cfg.addr, cfg.MaxStreams = relay.Addr(), o.MaxStreams
 	d, _ := run(t, cfg)
-	target := &node{Session: carrier.NewSession(tunnel.Peer{}), ln: listen(t), relay: relay, accepted: make(chan tunnel.Stream)}
+	target := &node{Session: carrier.NewSession(tunnel.Peer{}, 0), ln: listen(t), relay: relay, accepted: make(chan tunnel.Stream)}
 	target.Go(target.serve)
 	context.AfterFunc(d.Context(), func() { target.end(fmt.Errorf("%w: the dialing end has ended", tunnel.Lost)) })
 	return opener{d, target.ln.Addr().String()}, target

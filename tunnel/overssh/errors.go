@@ -14,11 +14,12 @@ import (
 	"github.com/hawser-project/hawser/tunnel"
 )
 
-// A target is the part of a direct-tcpip request that matters (RFC 4254, 7.2).
+// A target is a direct-tcpip request (RFC 4254, 7.2). The node does not learn who has asked.
 type target struct {
-	addr string // as the caller said it
-	host string
-	port uint16
+	Host           string
+	Port           uint32
+	Originator     string // always "127.0.0.1"
+	OriginatorPort uint32 // always 0
 }
 
 // parseTarget parses addr as the address of a dial into node. Package server has checked what
@@ -38,7 +39,7 @@ func parseTarget(node, network, addr string) (target, error) {
 	if host == node {
 		host = "127.0.0.1"
 	}
-	return target{addr: addr, host: host, port: uint16(port)}, nil
+	return target{Host: host, Port: uint32(port), Originator: "127.0.0.1"}, nil
 }
 
 // words are the C library's texts for connects and lookups that have failed: sshd passes on

@@ -16,7 +16,7 @@ func TestParseTarget(t *testing.T) {
 	for _, tc := range []struct {
 		network, addr string
 		host          string
-		port          uint16
+		port          uint32
 		code          tunnel.Code
 	}{
 		{"tcp", "node-1:10250", "127.0.0.1", 10250, 0},
@@ -31,7 +31,7 @@ func TestParseTarget(t *testing.T) {
 		{"unix", "/a", "", 0, tunnel.Invalid},
 	} {
 		got, err := parseTarget("node-1", tc.network, tc.addr)
-		if got.host != tc.host || got.port != tc.port || tunnel.CodeOf(err) != tc.code {
+		if got.Host != tc.host || got.Port != tc.port || tunnel.CodeOf(err) != tc.code {
 			t.Errorf("%s %s: %+v, %v", tc.network, tc.addr, got, err)
 		}
 	}

@@ -34,7 +34,6 @@ type Session struct {
 	node   string
 	wire   *wire
 	conn   ssh.Conn
-	tokens chan struct{} // one for each stream
 }
 
 // Dial connects to the sshd of a node at addr, HOST:PORT, and logs in, within 15 s. ctx
@@ -82,9 +81,10 @@ func Dial(ctx context.Context, c Config, node, addr string) (*Session, error) {
 		_ = w.Close() // err is what is reported
 		return nil, c.loginFailed(ctx, node, w, unverified, err)
 	}
+	peer := tunnel.Peer{Addr: w.RemoteAddr(), Transport: "ssh"}
 	s := &Session{
-		Session: carrier.NewSession(tunnel.Peer{Addr: w.RemoteAddr(), Transport: "ssh"}), config: c, node: node, wire: w, conn: conn,
-		tokens: make(chan struct{}, tunnel.Options{MaxStreams: c.MaxStreams}.Streams()),
+		Session: carrier.NewSession(peer, tunnel.Options{MaxStreams: c.MaxStreams}.Streams()),
+		config:  c, node: node, wire: w, conn: conn,
 	}
 	context.AfterFunc(s.Alive(), func() { _ = w.Close() }) // it is closed either way
 	s.Go(func() { ssh.DiscardRequests(requests) })
@@ -179,11 +179,11 @@ func (s *Session) lost(err error) error {
 func (s *Session) Dial(ctx context.Context, network, addr string) (tunnel.Stream, error) {
 	ctx, cancel := context.WithTimeout(ctx, tunnel.DefaultDialTimeout)
 	defer cancel()
-	t, err := parseTarget(s.node, network, addr)
+	ask, err := parseTarget(s.node, network, addr)
 	if err == nil {
 		var st *stream
-		st, err = carrier.Open(ctx, s.Session, s.tokens,
-			func() (*stream, error) { return s.channel(t) },
+		st, err = carrier.Open(ctx, s.Session,
+			func() (*stream, error) { return s.channel(addr, ask) },
 			func(st *stream) { _ = st.Abort() }) // never fails
 		if err == nil {
 			return st, nil
@@ -192,23 +192,16 @@ func (s *Session) Dial(ctx context.Context, network, addr string) (tunnel.Stream
 	return nil, tunnel.NewDialError(addr, err)
 }
 
-// channel opens a channel to t. Its stream releases the token.
-func (s *Session) channel(t target) (*stream, error) {
-	// RFC 4254, 7.2. The node does not learn who has asked.
-	ask := ssh.Marshal(&struct {
-		Host       string
-		Port       uint32
-		Originator string
-		From       uint32
-	}{t.host, uint32(t.port), "127.0.0.1", 0})
-	ch, requests, err := s.conn.OpenChannel("direct-tcpip", ask)
+// channel opens a channel to addr. Its stream releases the place in Opened.
+func (s *Session) channel(addr string, ask target) (*stream, error) {
+	ch, requests, err := s.conn.OpenChannel("direct-tcpip", ssh.Marshal(&ask))
 	if err != nil {
 		if refusal, ok := errors.AsType[*ssh.OpenChannelError](err); ok {
 			return nil, rejected(refusal)
 		}
 		return nil, s.lost(err)
 	}
-	st := newStream(s, ch, t)
+	st := newStream(s, ch, addr)
 	if !s.Go(func() { st.run(requests) }) {
 		return nil, context.Cause(s.Alive())
 	}

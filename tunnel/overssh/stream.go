@@ -33,8 +33,8 @@ type stream struct {
 	closeOnce sync.Once
 }
 
-func newStream(s *Session, ch ssh.Channel, t target) *stream {
-	near, far := memnet.Pipe(s.wire.LocalAddr(), tunnel.Addr(t.addr))
+func newStream(s *Session, ch ssh.Channel, addr string) *stream {
+	near, far := memnet.Pipe(s.wire.LocalAddr(), tunnel.Addr(addr))
 	return &stream{Conn: near, far: far, session: s, ch: ch, sent: make(chan struct{}), done: make(chan struct{})}
 }
 
@@ -113,12 +113,10 @@ func (st *stream) finish(closed func() error, linger time.Duration) {
 			}
 			_ = st.ch.Close() // fails only if the peer or the session was first
 			<-st.done
-			<-st.session.tokens
+			<-st.session.Opened
 		}
 		if !st.session.Go(rest) {
 			rest() // the session has ended: this does not block
 		}
 	})
 }
-
-var _ tunnel.Aborter = (*stream)(nil)

@@ -241,8 +241,8 @@ func TestUnansweredOpen(t *testing.T) {
 		ssh.DiscardRequests(requests) // until the stream that nobody wants is closed
 		_ = ch.Close()
 		synctest.Wait()
-		if n := len(d.tokens); n != 0 {
-			t.Errorf("%d tokens are out", n)
+		if n := len(d.Opened); n != 0 {
+			t.Errorf("%d places are taken", n)
 		}
 		began := time.Now()
 		if _, err := d.Dial(context.WithoutCancel(t.Context()), "tcp", "node-1:1"); !errors.Is(err, tunnel.Timeout) {

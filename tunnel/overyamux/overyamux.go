@@ -27,7 +27,6 @@ package overyamux
 import (
 	"context"
 	"crypto/tls"
-	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -68,24 +67,15 @@ type startFunc func(io.ReadWriteCloser, *yamux.Config) (*yamux.Session, error)
 
 // Dial makes a session with the server at addr, HOST:PORT. ctx bounds the dialing only.
 func Dial(ctx context.Context, addr string, o tunnel.Options) (tunnel.Session, error) {
-	_, c, err := carrier.Dial(ctx, addr, ALPN, nil, o)
-	if err == nil {
-		var s *session
-		if s, err = newSession(c, carrier.PeerOf(c, Name), yamux.Client, config(o), o); err == nil {
-			return s, nil
-		}
-	}
-	return nil, fmt.Errorf("connect to %s: %w", addr, err)
+	return carrier.Dial(ctx, addr, ALPN, carrier.Bare, o, func(_ context.Context, _ *carrier.Dialer, c *tls.Conn) (tunnel.Session, error) {
+		return newSession(c, carrier.PeerOf(c, Name), yamux.Client, config(o), o)
+	})
 }
 
 // Listen makes sessions of the connections that ln accepts; see tunnel.Transport.
 func Listen(ln net.Listener, o tunnel.Options) (tunnel.Listener, error) {
-	return carrier.Listen(ln, Name, []string{ALPN}, nil, o, func(_ context.Context, c *tls.Conn) (tunnel.Session, error) {
-		s, err := newSession(c, carrier.PeerOf(c, Name), yamux.Server, config(o), o)
-		if err != nil {
-			return nil, err // no nil *session in an interface
-		}
-		return s, nil
+	return carrier.Listen(ln, Name, []string{ALPN}, carrier.Bare, o, func(_ context.Context, c *tls.Conn) (tunnel.Session, error) {
+		return newSession(c, carrier.PeerOf(c, Name), yamux.Server, config(o), o)
 	})
 }
 

@@ -5,7 +5,14 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/hawser-project/hawser/tunnel"
 	"github.com/hawser-project/hawser/tunnel/tunneltest"
+)
+
+// What callers ask a stream for.
+var (
+	_ tunnel.BufferReader = (*stream)(nil)
+	_ tunnel.Resetter     = (*stream)(nil)
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

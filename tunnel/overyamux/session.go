@@ -21,23 +21,22 @@ type session struct {
 	closeTimeout time.Duration
 	guard        *guard
 
-	opened   chan struct{} // one for each stream that this end has opened and the library knows
-	accepted chan struct{} // the same for streams of the peer
+	accepted chan struct{} // as Opened, for streams of the peer
 }
 
 // newSession makes a session of c, which it owns. start is the library's function for this
 // end.
 func newSession(c net.Conn, p tunnel.Peer, start startFunc, conf *yamux.Config, o tunnel.Options) (*session, error) {
 	g := newGuard(c, o.Shared())
-	conn := carrier.NewConn(g, conf.ConnectionWriteTimeout)
+	conn := carrier.NewConn(g, conf.ConnectionWriteTimeout, func() {})
 	mux, err := start(conn, conf)
 	if err != nil {
 		_ = conn.Close() // err is what is reported
 		return nil, err
 	}
 	s := &session{
-		Session: carrier.NewSession(p), mux: mux, closeTimeout: conf.StreamCloseTimeout, guard: g,
-		opened: make(chan struct{}, o.Streams()), accepted: make(chan struct{}, o.Streams()+backlog),
+		Session: carrier.NewSession(p, o.Streams()), mux: mux, closeTimeout: conf.StreamCloseTimeout, guard: g,
+		accepted: make(chan struct{}, o.Streams()+backlog),
 	}
 	s.Go(func() {
 		select {
@@ -54,18 +53,13 @@ func newSession(c net.Conn, p tunnel.Peer, start startFunc, conf *yamux.Config, 
 // Open implements tunnel.Session. OpenStream, which cannot be canceled, may wait for the
 // peer's backlog; it keeps its place meanwhile, which bounds such calls.
 func (s *session) Open(ctx context.Context) (tunnel.Stream, error) {
-	return carrier.Open(ctx, s.Session, s.opened, func() (tunnel.Stream, error) {
+	return carrier.Open(ctx, s.Session, func() (tunnel.Stream, error) {
 		st, err := s.mux.OpenStream()
 		if err != nil {
 			return nil, s.failed(err)
 		}
-		return newStream(s, st, s.opened), nil
+		return newStream(s, st, s.Opened), nil
 	}, func(st tunnel.Stream) { _ = st.Close() }) // never fails
-}
-
-// Link implements tunnel.Session.
-func (s *session) Link() tunnel.LinkState {
-	return tunnel.LinkState{Streams: len(s.opened), MaxStreams: cap(s.opened)}
 }
 
 // Accept implements tunnel.Session.

@@ -175,8 +175,3 @@ func (s *stream) setDeadline(by *time.Time, t time.Time, set func(time.Time) err
 	*by = t
 	return set(t)
 }
-
-var (
-	_ tunnel.BufferReader = (*stream)(nil)
-	_ tunnel.Resetter     = (*stream)(nil)
-)

@@ -4,8 +4,8 @@ package qmux
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"net/http/httptrace"
 	"slices"
@@ -75,21 +75,9 @@ func Transport() tunnel.Transport {
 
 // Dial makes a session with the server at addr, HOST:PORT. ctx bounds the dialing only.
 func Dial(ctx context.Context, addr string, o tunnel.Options) (tunnel.Session, error) {
-	d, first, err := carrier.Dial(ctx, addr, ALPN, newBatch, o)
-	if err == nil {
-		again := func(ctx context.Context) (secured, error) {
-			c, aerr := d.Again(ctx)
-			if aerr != nil {
-				return nil, aerr // no nil *tls.Conn in an interface
-			}
-			return c, nil
-		}
-		var s *Session
-		if s, err = dialOn(ctx, first, again, o); err == nil {
-			return s, nil
-		}
-	}
-	return nil, fmt.Errorf("connect to %s: %w", addr, err)
+	return carrier.Dial(ctx, addr, ALPN, newBatch, o, func(ctx context.Context, d *carrier.Dialer, first *tls.Conn) (tunnel.Session, error) {
+		return dialOn(ctx, first, func(ctx context.Context) (secured, error) { return d.Again(ctx) }, o)
+	})
 }
 
 // dialOn makes a session on a first connection, which it owns. dial makes further ones.
