@@ -100,6 +100,7 @@ type pendingConn struct {
 	conn   net.Conn
 	source Source
 	since  time.Time
+	lost   func() // called before the connection is aborted
 }
 
 // NewPending makes one for limit connections.
@@ -115,36 +116,23 @@ func NewPendingFor(limit int, patience time.Duration) *Pending {
 // aborted. After Close every connection loses it at once. With NewPendingFor leave is nil if
 // there is no place for c.
 func (p *Pending) Enter(c net.Conn) (leave func()) {
-	return p.enter(SourceOf(c.RemoteAddr()), c)
+	return p.enter(&pendingConn{conn: c, source: SourceOf(c.RemoteAddr()), lost: func() {}})
 }
 
 // Hold is Enter of a connection from a source that the caller knows. The context is done
 // when the connection loses its place or leaves it. It is for a Pending of NewPending.
 func (p *Pending) Hold(ctx context.Context, source Source, c net.Conn) (held context.Context, leave func()) {
 	ctx, cancel := context.WithCancel(ctx)
-	out := p.enter(source, holding{c, cancel})
+	out := p.enter(&pendingConn{conn: c, source: source, lost: cancel})
 	return ctx, func() { out(); cancel() }
 }
 
-// A holding connection ends a context when it is aborted.
-type holding struct {
-	net.Conn
-	cancel context.CancelFunc
-}
-
-// Abort implements tunnel.Aborter.
-func (h holding) Abort() error {
-	h.cancel()
-	return tunnel.Abort(h.Conn)
-}
-
-func (p *Pending) enter(source Source, c net.Conn) (leave func()) {
-	s := &pendingConn{conn: c, source: source}
+func (p *Pending) enter(s *pendingConn) (leave func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	s.since = time.Now() // with the mutex held, so that conns stays in order
 	if p.closed {
-		_ = tunnel.Abort(c) // its end is what matters
+		s.abort()
 		return func() {}
 	}
 	if len(p.conns) >= p.limit {
@@ -170,9 +158,14 @@ func (p *Pending) enter(source Source, c net.Conn) (leave func()) {
 
 // abortLocked aborts the connection at i and removes it.
 func (p *Pending) abortLocked(i int) {
-	c := p.conns[i].conn
+	s := p.conns[i]
 	p.removeLocked(i)
-	_ = tunnel.Abort(c) // its end is what matters
+	s.abort()
+}
+
+func (s *pendingConn) abort() {
+	s.lost()
+	_ = tunnel.Abort(s.conn) // its end is what matters
 }
 
 func (p *Pending) removeLocked(i int) {
