@@ -155,15 +155,15 @@ func Await[T any](ctx context.Context, s *Session, c <-chan T) (v T, err error) 
 }
 
 // Open acquires a place in Opened and calls open, which has no context, in a goroutine. It
-// waits until ctx is done or the session ends; a stream that comes later is passed to unwanted.
-// If open fails the place is released; otherwise the stream has to release it.
-func Open[S any](ctx context.Context, s *Session, open func() (S, error), unwanted func(S)) (stream S, err error) {
+// waits until ctx is done or the session ends; a stream that comes later is aborted. If open
+// fails the place is released; otherwise the stream has to release it.
+func Open(ctx context.Context, s *Session, open func() (tunnel.Stream, error)) (tunnel.Stream, error) {
 	type result struct {
-		stream S
+		stream tunnel.Stream
 		err    error
 	}
-	if err = s.Acquire(ctx, s.Opened); err != nil {
-		return stream, err
+	if err := s.Acquire(ctx, s.Opened); err != nil {
+		return nil, err
 	}
 	opened, gone := make(chan result), make(chan struct{})
 	defer close(gone)
@@ -176,7 +176,7 @@ func Open[S any](ctx context.Context, s *Session, open func() (S, error), unwant
 		case opened <- result{st, err}:
 		case <-gone:
 			if err == nil {
-				unwanted(st)
+				_ = tunnel.Abort(st) // nobody has it
 			}
 		}
 	}()

@@ -19,9 +19,6 @@ import (
 	"github.com/hawser-project/hawser/tunnel/tunneltest"
 )
 
-// What callers ask a stream for. Its pipe is the others.
-var _ tunnel.Aborter = (*stream)(nil)
-
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var servers = []struct {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/hawser-project/hawser/tunnel"
 	"github.com/hawser-project/hawser/tunnel/carrier"
+	"github.com/hawser-project/hawser/tunnel/memnet"
 )
 
 const (
@@ -181,11 +182,8 @@ func (s *Session) Dial(ctx context.Context, network, addr string) (tunnel.Stream
 	defer cancel()
 	ask, err := parseTarget(s.node, network, addr)
 	if err == nil {
-		var st *stream
-		st, err = carrier.Open(ctx, s.Session,
-			func() (*stream, error) { return s.channel(addr, ask) },
-			func(st *stream) { _ = st.Abort() }) // never fails
-		if err == nil {
+		var st tunnel.Stream
+		if st, err = carrier.Open(ctx, s.Session, func() (tunnel.Stream, error) { return s.channel(addr, ask) }); err == nil {
 			return st, nil
 		}
 	}
@@ -193,7 +191,7 @@ func (s *Session) Dial(ctx context.Context, network, addr string) (tunnel.Stream
 }
 
 // channel opens a channel to addr. Its stream releases the place in Opened.
-func (s *Session) channel(addr string, ask target) (*stream, error) {
+func (s *Session) channel(addr string, ask target) (tunnel.Stream, error) {
 	ch, requests, err := s.conn.OpenChannel("direct-tcpip", ssh.Marshal(&ask))
 	if err != nil {
 		if refusal, ok := errors.AsType[*ssh.OpenChannelError](err); ok {
@@ -201,9 +199,10 @@ func (s *Session) channel(addr string, ask target) (*stream, error) {
 		}
 		return nil, s.lost(err)
 	}
-	st := newStream(s, ch, addr)
+	near, far := memnet.Pipe(s.wire.LocalAddr(), tunnel.Addr(addr))
+	st := &stream{far: far, session: s, ch: ch, sent: make(chan struct{}), done: make(chan struct{})}
 	if !s.Go(func() { st.run(requests) }) {
 		return nil, context.Cause(s.Alive())
 	}
-	return st, nil
+	return &tunnel.Tap{Conn: near, Ended: st.finish}, nil
 }

@@ -20,22 +20,15 @@ import (
 // lingerTime bounds how long a closed stream still sends what was written.
 const lingerTime = 10 * time.Second
 
-// A stream is a tunnel.Stream and a tunnel.Aborter: one end of a pipe in memory, which has
-// the bounds and the deadlines. Two goroutines copy between the other end and the channel,
-// whose calls cannot be interrupted.
+// A stream is what is behind a tunnel.Stream of a session. That one is an end of a pipe in
+// memory, which has the bounds and the deadlines. Two goroutines copy between the other end and
+// the channel, whose calls cannot be interrupted.
 type stream struct {
-	*memnet.Conn
-	far       *memnet.Conn // the other end of the pipe
-	session   *Session
-	ch        ssh.Channel
-	sent      chan struct{} // closed when send has ended
-	done      chan struct{} // closed when run has ended
-	closeOnce sync.Once
-}
-
-func newStream(s *Session, ch ssh.Channel, addr string) *stream {
-	near, far := memnet.Pipe(s.wire.LocalAddr(), tunnel.Addr(addr))
-	return &stream{Conn: near, far: far, session: s, ch: ch, sent: make(chan struct{}), done: make(chan struct{})}
+	far     *memnet.Conn // the other end of the pipe
+	session *Session
+	ch      ssh.Channel
+	sent    chan struct{} // closed when send has ended
+	done    chan struct{} // closed when run has ended
 }
 
 // channelError translates an error of the channel. The library returns io.EOF for everything
@@ -87,36 +80,26 @@ func (st *stream) receive() {
 	}
 }
 
-// Close ends both directions. What was written is still sent, for at most ten seconds.
-func (st *stream) Close() error {
-	st.finish(st.Conn.Close, lingerTime)
-	return nil
-}
-
-// Abort ends both directions at once and discards what was not sent. SSH has no reset: the
-// target sees an orderly end.
-func (st *stream) Abort() error {
-	st.finish(st.Conn.Abort, 0)
-	return nil
-}
-
-// finish closes the pipe. In a goroutine it then waits for send, closes the channel and
-// releases the token.
-func (st *stream) finish(closed func() error, linger time.Duration) {
-	st.closeOnce.Do(func() {
-		_ = closed() // never fails
-		rest := func() {
-			select {
-			case <-st.sent:
-			case <-st.session.Alive().Done():
-			case <-time.After(linger):
-			}
-			_ = st.ch.Close() // fails only if the peer or the session was first
-			<-st.done
-			<-st.session.Opened
+// finish ends both directions once the pipe was closed or aborted. In a goroutine it waits for
+// send, closes the channel and releases the place in Opened. After Close what was written is
+// still sent, for at most lingerTime. Abort discards it; SSH has no reset, and the target sees an
+// orderly end.
+func (st *stream) finish(aborted bool) {
+	linger := lingerTime
+	if aborted {
+		linger = 0
+	}
+	rest := func() {
+		select {
+		case <-st.sent:
+		case <-st.session.Alive().Done():
+		case <-time.After(linger):
 		}
-		if !st.session.Go(rest) {
-			rest() // the session has ended: this does not block
-		}
-	})
+		_ = st.ch.Close() // fails only if the peer or the session was first
+		<-st.done
+		<-st.session.Opened
+	}
+	if !st.session.Go(rest) {
+		rest() // the session has ended: this does not block
+	}
 }

@@ -59,7 +59,7 @@ func (s *session) Open(ctx context.Context) (tunnel.Stream, error) {
 			return nil, s.failed(err)
 		}
 		return newStream(s, st, s.Opened), nil
-	}, func(st tunnel.Stream) { _ = st.Close() }) // never fails
+	})
 }
 
 // Accept implements tunnel.Session.
