@@ -90,13 +90,14 @@ func Transport() tunnel.Transport {
 
 // Dial makes a session with the server at addr, HOST:PORT. ctx bounds the dialing only.
 func Dial(ctx context.Context, addr string, o tunnel.Options) (tunnel.Session, error) {
-	return carrier.Dial(ctx, addr, ALPN, carrier.Bare, o, func(ctx context.Context, d *carrier.Dialer, t *tls.Conn) (tunnel.Session, error) {
-		return begin(ctx, d, t, o)
-	})
+	begin := func(ctx context.Context, d *carrier.Dialer, t *tls.Conn) (tunnel.Session, error) {
+		return pair(ctx, d, t, o)
+	}
+	return carrier.Dial(ctx, addr, ALPN, carrier.Bare, o, begin)
 }
 
-// begin makes a session of a first connection, which it owns, and of a second one.
-func begin(ctx context.Context, d *carrier.Dialer, t *tls.Conn, o tunnel.Options) (_ *session, err error) {
+// pair makes a session of a first connection, which it owns, and of a second one.
+func pair(ctx context.Context, d *carrier.Dialer, t *tls.Conn, o tunnel.Options) (_ *session, err error) {
 	s := newSession(t, o)
 	defer func() {
 		if err != nil {

@@ -67,16 +67,18 @@ type startFunc func(io.ReadWriteCloser, *yamux.Config) (*yamux.Session, error)
 
 // Dial makes a session with the server at addr, HOST:PORT. ctx bounds the dialing only.
 func Dial(ctx context.Context, addr string, o tunnel.Options) (tunnel.Session, error) {
-	return carrier.Dial(ctx, addr, ALPN, carrier.Bare, o, func(_ context.Context, _ *carrier.Dialer, c *tls.Conn) (tunnel.Session, error) {
+	begin := func(_ context.Context, _ *carrier.Dialer, c *tls.Conn) (tunnel.Session, error) {
 		return newSession(c, carrier.PeerOf(c, Name), yamux.Client, config(o), o)
-	})
+	}
+	return carrier.Dial(ctx, addr, ALPN, carrier.Bare, o, begin)
 }
 
 // Listen makes sessions of the connections that ln accepts; see tunnel.Transport.
 func Listen(ln net.Listener, o tunnel.Options) (tunnel.Listener, error) {
-	return carrier.Listen(ln, Name, []string{ALPN}, carrier.Bare, o, func(_ context.Context, c *tls.Conn) (tunnel.Session, error) {
+	begin := func(_ context.Context, c *tls.Conn) (tunnel.Session, error) {
 		return newSession(c, carrier.PeerOf(c, Name), yamux.Server, config(o), o)
-	})
+	}
+	return carrier.Listen(ln, Name, []string{ALPN}, carrier.Bare, o, begin)
 }
 
 func config(o tunnel.Options) *yamux.Config {
