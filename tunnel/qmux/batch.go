@@ -6,6 +6,7 @@ package qmux
 import (
 	"net"
 	"sync"
+	"syscall"
 
 	"github.com/hawser-project/hawser/tunnel"
 )
@@ -64,13 +65,7 @@ func connBelow(c net.Conn) net.Conn {
 
 // errWouldBlock is returned by Read in place of blocking. TLS takes it for a temporary
 // error.
-var errWouldBlock error = wouldBlock{}
-
-type wouldBlock struct{}
-
-func (wouldBlock) Error() string   { return "nothing has come yet" }
-func (wouldBlock) Timeout() bool   { return false }
-func (wouldBlock) Temporary() bool { return true }
+const errWouldBlock = syscall.EAGAIN
 
 // setNonblocking says whether Read returns errWouldBlock, so that its caller waits in
 // waitRead. Without a socket Read always blocks.
@@ -148,14 +143,6 @@ func (b *batch) flush(wait bool) (all bool, err error) {
 	}
 	b.resetLocked()
 	return true, nil
-}
-
-// CloseWrite ends our direction after what was collected.
-func (b *batch) CloseWrite() error {
-	if _, err := b.flush(true); err != nil {
-		return err
-	}
-	return tunnel.CloseWrite(b.Conn)
 }
 
 func (b *batch) flushLocked() (err error) {

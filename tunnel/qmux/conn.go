@@ -41,15 +41,15 @@ type conn struct {
 	joinRTT     time.Duration // round trip of the handshake; 0 at the accepting end
 
 	// The session's mutex guards the following.
-	detached       bool  // no longer one of the session's connections
-	closing        bool  // CONNECTION_CLOSE will be the last frame sent
-	closeSent      bool  // CONNECTION_CLOSE has been sent
-	draining       bool  // replaced by another connection: only read from now on
-	writing        bool  // a write is in progress
-	full           bool  // the socket did not take all of the latest turn
-	writeErr       error // why writing has failed; nil if it has not
-	small          queue // streams with at most smallWrite bytes to send
-	bulk           queue // streams with more
+	detached       bool      // no longer one of the session's connections
+	closing        bool      // CONNECTION_CLOSE will be the last frame sent
+	closeSent      bool      // CONNECTION_CLOSE has been sent
+	draining       bool      // replaced by another connection: only read from now on
+	writing        bool      // a write is in progress
+	full           bool      // the socket did not take all of the latest turn
+	writeErr       error     // why writing has failed; nil if it has not
+	small          []*stream // streams with at most smallWrite bytes to send, in the order of their turns
+	bulk           []*stream // streams with more, likewise
 	controlStreams []*stream
 	streamDone     []uint64 // ids of streams to send STREAM_DONE for
 	control        connControl

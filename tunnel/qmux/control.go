@@ -18,8 +18,8 @@ func (t *turn) tail() []byte {
 
 func (t *turn) add(b []byte) { t.size += copy(t.tail()[:len(b)], b) }
 
-func (t *turn) addFrame(kind uint64, fields ...uint64) {
-	t.size += len(appendInts(t.tail(), kind, fields...))
+func (t *turn) addFrame(kindAndFields ...uint64) {
+	t.size += len(appendInts(t.tail(), kindAndFields...))
 }
 
 // maxControlFrame is the largest size in bytes of one of the frames below.
@@ -39,7 +39,12 @@ func (c *conn) appendControlLocked(t *turn) {
 	}
 	if y.ping {
 		y.ping, t.ping = false, true
-		c.appendPingLocked(t)
+		c.s.pings++
+		c.pingNumber, c.pingSent = c.s.pings, time.Now()
+		t.addFrame(framePing, c.pingNumber)
+		if k := &c.s.keepalive; c.s.extended && c.s.dialing {
+			t.addFrame(frameSilence, uint64(k.nextInterval().Milliseconds()), uint64(k.rtt.Microseconds()))
+		}
 	}
 	if y.maxStreams {
 		y.maxStreams = false
@@ -99,17 +104,6 @@ func (st *stream) appendControlLocked(t *turn) {
 		t.addFrame(frameStreamAckEnd, st.id, in.next, in.limit)
 	default:
 		t.addFrame(frameStreamAck, st.id, in.next, in.limit)
-	}
-}
-
-// appendPingLocked appends a QX_PING.
-func (c *conn) appendPingLocked(t *turn) {
-	s := c.s
-	s.pings++
-	c.pingNumber, c.pingSent = s.pings, time.Now()
-	t.addFrame(framePing, c.pingNumber)
-	if s.extended && s.dialing {
-		t.addFrame(frameSilence, uint64(s.keepalive.nextInterval().Milliseconds()), uint64(s.keepalive.rtt.Microseconds()))
 	}
 }
 

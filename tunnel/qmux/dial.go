@@ -75,9 +75,10 @@ func Transport() tunnel.Transport {
 
 // Dial makes a session with the server at addr, HOST:PORT. ctx bounds the dialing only.
 func Dial(ctx context.Context, addr string, o tunnel.Options) (tunnel.Session, error) {
-	return carrier.Dial(ctx, addr, ALPN, newBatch, o, func(ctx context.Context, d *carrier.Dialer, first *tls.Conn) (tunnel.Session, error) {
+	begin := func(ctx context.Context, d *carrier.Dialer, first *tls.Conn) (tunnel.Session, error) {
 		return dialOn(ctx, first, func(ctx context.Context) (secured, error) { return d.Again(ctx) }, o)
-	})
+	}
+	return carrier.Dial(ctx, addr, ALPN, newBatch, o, begin)
 }
 
 // dialOn makes a session on a first connection, which it owns. dial makes further ones.
@@ -158,7 +159,8 @@ func (s *Session) redial(doubted *conn, insteadOf uint64, useless int) {
 			bound = min(2*bound, maxBackoff)
 		}
 		began = time.Now()
-		err := s.attempt(s.alive, s.connectInsteadOf(doubted, began), insteadOf)
+		connect := func(ctx context.Context) (secured, error) { return s.connectInsteadOf(ctx, doubted, began) }
+		err := s.attempt(s.alive, connect, insteadOf)
 		if s.redialed(doubted, began, err) {
 			return
 		}
@@ -173,20 +175,15 @@ func (s *Session) redial(doubted *conn, insteadOf uint64, useless int) {
 // connectInsteadOf is connect. If the doubted connection, unless that is nil, has brought something
 // since the attempt began, the new one is not needed: to replay on it what is in flight on the
 // other would cost a path that is only slow more than it has.
-func (s *Session) connectInsteadOf(doubted *conn, began time.Time) dialFunc {
-	return func(ctx context.Context) (secured, error) {
-		t, err := s.connect(ctx)
-		if err != nil || doubted == nil {
-			return t, err
-		}
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if !doubted.detached && doubted.lastReceived.After(began) {
-			_ = t.NetConn().Close() // nothing was said on it
-			return nil, errAnswers
-		}
-		return t, nil
+func (s *Session) connectInsteadOf(ctx context.Context, doubted *conn, began time.Time) (secured, error) {
+	t, err := s.connect(ctx)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err == nil && doubted != nil && !doubted.detached && doubted.lastReceived.After(began) {
+		_ = t.NetConn().Close() // nothing was said on it
+		return nil, errAnswers
 	}
+	return t, err
 }
 
 // errAnswers means that a doubt was false.

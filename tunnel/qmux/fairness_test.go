@@ -156,7 +156,9 @@ func (s *Session) unreadBytes() (bytes, blocks int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, st := range s.streams {
-		bytes += int(st.in.next - st.in.read)
+		for _, piece := range st.in.pieces {
+			bytes += piece.to - piece.from
+		}
 	}
 	return bytes, s.unread
 }

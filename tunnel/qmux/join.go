@@ -3,6 +3,7 @@
 package qmux
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/subtle"
@@ -30,10 +31,7 @@ func within(ctx context.Context, c *conn, f func() error) error {
 	if !stop() {
 		return context.Cause(ctx)
 	}
-	if err != nil {
-		return err
-	}
-	return c.tls.SetDeadline(time.Time{})
+	return cmp.Or(err, c.tls.SetDeadline(time.Time{}))
 }
 
 // writeFrame writes a record of one frame.
@@ -62,8 +60,11 @@ func (c *conn) readFrame() (frame, error) {
 	return f, err
 }
 
-// readParameters reads the peer's parameters, which are its first frame.
-func (c *conn) readParameters() (*parameters, error) {
+// exchangeParameters writes this end's parameters and reads the peer's, which are its first frame.
+func (c *conn) exchangeParameters(mine parameters) (*parameters, error) {
+	if err := c.writeFrame(mine.encode()); err != nil {
+		return nil, err
+	}
 	f, err := c.readFrame()
 	if err != nil {
 		return nil, err
@@ -79,10 +80,7 @@ func (c *conn) readParameters() (*parameters, error) {
 func (c *conn) requestSession(ctx context.Context, mine parameters) (theirs *parameters, answer *frame, err error) {
 	began := time.Now()
 	err = within(ctx, c, func() (err error) {
-		if err = c.writeFrame(mine.encode()); err != nil {
-			return err
-		}
-		if theirs, err = c.readParameters(); err != nil || theirs.session == nil || mine.session == nil {
+		if theirs, err = c.exchangeParameters(mine); err != nil || theirs.session == nil || mine.session == nil {
 			return err
 		}
 		f, err := c.readFrame()

@@ -242,7 +242,7 @@ func TestCanceledGreeting(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		accepted := make(chan error)
 		go func() {
-			_, err := newNetwork(tunnel.Options{}).registry.accept(ctx, bare{newBatch(far)})
+			_, err := newNetwork(tunnel.Options{}).registry.acceptOwn(ctx, bare{newBatch(far)})
 			accepted <- err
 		}()
 		synctest.Wait()
@@ -397,7 +397,7 @@ func TestIdleTimeoutOfThePeer(t *testing.T) {
 				if tt.dialing {
 					s, err = dialOn(t.Context(), bare{newBatch(near)}, nil, o)
 				} else {
-					s, err = newRegistry(o, func(tunnel.Peer) (string, error) { return "node", nil }).accept(t.Context(), bare{newBatch(near)})
+					s, err = newRegistry(o, func(tunnel.Peer) (string, error) { return "node", nil }).acceptOwn(t.Context(), bare{newBatch(near)})
 				}
 				if err != nil {
 					t.Fatal(err)

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -38,11 +39,7 @@ const (
 func Listen(ln net.Listener, o tunnel.Options) (tunnel.Listener, error) {
 	r := newRegistry(o, carrier.Identity)
 	return carrier.Listen(ln, Name, []string{ALPN}, newBatch, o, func(ctx context.Context, c *tls.Conn) (tunnel.Session, error) {
-		s, err := r.accept(ctx, c)
-		if s == nil {
-			return nil, err // no nil *Session in an interface
-		}
-		return s, nil
+		return r.accept(ctx, c)
 	})
 }
 
@@ -54,50 +51,44 @@ type registry struct {
 
 	mu       sync.Mutex // guards the following
 	sessions map[sessionID]*Session
-	owned    map[string]map[*Session]struct{} // by identity
+	owned    map[string][]*Session // by identity
 }
 
 func newRegistry(o tunnel.Options, identity func(tunnel.Peer) (string, error)) *registry {
 	r := &registry{
 		options: o, conf: newConfig(o), identity: identity,
-		sessions: make(map[sessionID]*Session), owned: make(map[string]map[*Session]struct{}),
+		sessions: make(map[sessionID]*Session), owned: make(map[string][]*Session),
 	}
-	r.conf.beside = &budget{limit: maxBeside}
 	return r
 }
 
 // accept does the handshake of a connection, which it owns. It returns the session that the
 // connection begins; nil if it has joined one.
-func (r *registry) accept(ctx context.Context, t secured) (*Session, error) {
+func (r *registry) accept(ctx context.Context, t secured) (tunnel.Session, error) {
 	c := newConn(t)
 	mine := r.conf.parameters()
 	if r.conf.terms.window > 0 {
 		mine.session = &joining{kind: kindKnows, insteadOf: insteadOfNone}
 	}
 	var theirs *parameters
-	err := within(ctx, c, func() error {
-		err := c.writeFrame(mine.encode())
-		if err == nil {
-			theirs, err = c.readParameters()
-		}
+	err := within(ctx, c, func() (err error) {
+		theirs, err = c.exchangeParameters(mine)
 		return err
 	})
-	var s *Session
+	var s tunnel.Session
 	if err == nil {
 		s, err = r.decide(c, theirs)
 	}
-	if err != nil {
-		if e, ok := errors.AsType[*sessionError](err); ok {
-			c.closeGracefully(closeFrame((&tunnel.Goodbye{Code: e.Code, Retry: e.retry}).ErrorCode(), true, e.Text))
-		} else {
-			c.giveUp(err)
-		}
+	if e, ok := errors.AsType[*sessionError](err); ok {
+		c.closeGracefully(closeFrame((&tunnel.Goodbye{Code: e.Code, Retry: e.retry}).ErrorCode(), true, e.Text))
+	} else if err != nil {
+		c.giveUp(err)
 	}
 	return s, err
 }
 
 // decide makes a session on c, or has c join one.
-func (r *registry) decide(c *conn, theirs *parameters) (*Session, error) {
+func (r *registry) decide(c *conn, theirs *parameters) (tunnel.Session, error) {
 	identity, err := r.identity(c.peer())
 	if err != nil {
 		err = &sessionError{Code: tunnel.Denied, Text: "identity is not accepted", cause: err}
@@ -122,7 +113,7 @@ func (r *registry) decide(c *conn, theirs *parameters) (*Session, error) {
 }
 
 // newSession makes a session. It ends with its connection unless both ends can resume.
-func (r *registry) newSession(c *conn, theirs *parameters, identity string) (*Session, error) {
+func (r *registry) newSession(c *conn, theirs *parameters, identity string) (tunnel.Session, error) {
 	conf := r.conf
 	if theirs.session != nil && conf.terms.window > 0 {
 		conf.terms = theirs.session.terms.and(conf.terms)
@@ -207,18 +198,15 @@ func (r *registry) add(s *Session) error {
 	if len(r.sessions) >= maxSessions {
 		return &sessionError{Code: tunnel.Busy, Text: "too many sessions"}
 	}
-	if r.owned[s.identity] == nil {
-		r.owned[s.identity] = make(map[*Session]struct{})
-	}
-	r.owned[s.identity][s] = struct{}{}
+	r.owned[s.identity] = append(r.owned[s.identity], s)
 	r.sessions[s.id] = s
 	return nil
 }
 
-func longestParked(sessions map[*Session]struct{}) *Session {
+func longestParked(sessions []*Session) *Session {
 	var oldest *Session
 	var since time.Time
-	for s := range sessions {
+	for _, s := range sessions {
 		if parked := s.Link().Parked; !parked.IsZero() && (oldest == nil || parked.Before(since)) {
 			oldest, since = s, parked
 		}
@@ -235,7 +223,7 @@ func (r *registry) remove(s *Session) {
 
 func (r *registry) removeLocked(s *Session) {
 	delete(r.sessions, s.id)
-	delete(r.owned[s.identity], s)
+	r.owned[s.identity] = slices.DeleteFunc(r.owned[s.identity], func(o *Session) bool { return o == s })
 	if len(r.owned[s.identity]) == 0 {
 		delete(r.owned, s.identity)
 	}

@@ -36,11 +36,7 @@ func (s *Session) scheduleLocked(at time.Time) {
 		return
 	}
 	s.timerAt = at
-	if s.timer == nil {
-		s.timer = time.AfterFunc(time.Until(at), s.tick)
-	} else {
-		s.timer.Reset(time.Until(at))
-	}
+	s.timer.Reset(time.Until(at))
 }
 
 // ackSoonLocked makes pending acknowledgements leave within ackDelay.

@@ -78,7 +78,7 @@ func (n *network) connect() (net.Conn, error) {
 		far = n.far(b)
 	}
 	n.work.Go(func() {
-		s, err := n.registry.accept(context.Background(), far)
+		s, err := n.registry.acceptOwn(context.Background(), far)
 		if err != nil {
 			n.set(func() { n.errs = append(n.errs, err) })
 		}

@@ -34,7 +34,6 @@ type pace struct {
 // wrote notes that n bytes were written between two times, and returns whether ahead has
 // changed.
 func (p *pace) wrote(n int, began, ended time.Duration) bool {
-	before := p.ahead
 	if began-p.until >= rateLifetime {
 		p.rate, p.bytes = min(p.rate, firstAhead/maxQueueDelay.Seconds()), 0
 	}
@@ -45,15 +44,13 @@ func (p *pace) wrote(n int, began, ended time.Duration) bool {
 	if span := ended - p.began; span >= sampleTime || p.bytes >= sampleBytes {
 		p.sample(float64(p.bytes)/max(span, 1).Seconds(), p.waited >= span/2)
 	}
-	p.setAhead()
-	return p.ahead != before
+	return p.setAhead()
 }
 
 // limitTo lowers the rate to that of another connection if that is known, and returns
 // whether ahead has changed. Where nothing is known, a high rate raises nothing: the path may
 // have changed.
 func (p *pace) limitTo(rate float64) bool {
-	before := p.ahead
 	switch {
 	case rate <= 0:
 	case p.rate == 0:
@@ -61,14 +58,16 @@ func (p *pace) limitTo(rate float64) bool {
 	case rate < p.rate:
 		p.rate = rate
 	}
-	p.setAhead()
-	return p.ahead != before
+	return p.setAhead()
 }
 
-func (p *pace) setAhead() {
+// setAhead sets ahead by the rate, and returns whether it has changed.
+func (p *pace) setAhead() bool {
+	before := p.ahead
 	if p.rate > 0 {
 		p.ahead = int(min(max(p.rate*maxQueueDelay.Seconds(), minAhead), maxAhead))
 	}
+	return p.ahead != before
 }
 
 // sample adds a measured rate. It lowers the estimate only if writing waited for the path.

@@ -295,9 +295,7 @@ func (s *Session) attachLocked(c *conn, insteadOf uint64) {
 	if parked && !s.stats.Parked.IsZero() {
 		s.log.Info("session resumed", "session", s.id.String(), "parked", now.Sub(s.stats.Parked), "attempt", c.number)
 		s.stats.Parked, s.stats.Cause, s.paths.rejoin.graceUntil = time.Time{}, nil, time.Time{}
-		if s.onChange != nil {
-			s.onChange(s.linkLocked())
-		}
+		s.onChange(s.linkLocked())
 	}
 	for _, old := range replaced { // after c was added: it may unlock the session
 		s.requeueLocked(old)
@@ -313,8 +311,8 @@ func (s *Session) attachLocked(c *conn, insteadOf uint64) {
 
 // countBesideLocked tells conf.beside how many connections beside the first there are.
 func (s *Session) countBesideLocked() {
-	if s.conf.beside == nil || s.err != nil {
-		return
+	if s.err != nil {
+		return // failLocked has returned them
 	}
 	n := max(0, len(s.conns)-1)
 	s.conf.beside.give(s.besideCounted - n)
@@ -455,9 +453,7 @@ func (s *Session) parkLocked(c *conn, cause error) {
 	s.stats.Parked, s.stats.Cause = now, cause
 	s.stats.Parks++
 	s.log.Info("session parked", "session", s.id.String(), "err", cause)
-	if s.onChange != nil {
-		s.onChange(s.linkLocked())
-	}
+	s.onChange(s.linkLocked())
 	s.scheduleLocked(now.Add(s.conf.terms.window))
 	if s.dial == nil {
 		return

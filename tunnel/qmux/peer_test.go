@@ -33,7 +33,7 @@ func byHand(t testing.TB, ext bool, o tunnel.Options) (*Session, *handmade) {
 	p := newHandmade(t, near)
 	accepted := make(chan *Session, 1)
 	go func() {
-		s, err := r.accept(context.WithoutCancel(t.Context()), bare{newBatch(far)})
+		s, err := r.acceptOwn(context.WithoutCancel(t.Context()), bare{newBatch(far)})
 		if err != nil {
 			t.Errorf("accept: %v", err)
 		}

@@ -28,13 +28,12 @@ const (
 	noFinal = 1<<64 - 1
 )
 
-// A receiving part holds the data that was not read: pieces in order from offset read to
-// offset next, and early ones behind gaps.
+// A receiving part holds the data that was not read: pieces in order up to offset next, and
+// early ones behind gaps.
 type receiving struct {
 	state  recvState
 	pieces []segment // in order, without gaps
 	early  []segment // sorted by offset, none of them contiguous with pieces
-	read   uint64    // offset of the next byte to be read
 	next   uint64    // of the first byte that is missing
 	high   uint64    // after the last byte received
 	final  uint64    // size of the stream; noFinal while that is unknown
@@ -106,8 +105,7 @@ func (st *stream) receiveLocked(c *conn, f frame, b *block) error {
 func (st *stream) takeLocked(data []byte, b *block) {
 	in := &st.in
 	if st.closed {
-		in.next += uint64(len(data))
-		in.read = in.next // nobody reads it
+		in.next += uint64(len(data)) // nobody reads it
 		return
 	}
 	at := in.next
@@ -229,9 +227,6 @@ func (st *stream) closeGapLocked() {
 			notify(in.wake)
 		}
 	}
-	if st.closed {
-		in.read = in.next
-	}
 }
 
 // releaseLocked releases a piece.
@@ -250,7 +245,6 @@ func (st *stream) dropLocked() {
 		}
 	}
 	in.pieces, in.early = nil, nil
-	in.read = in.next
 	st.s.closeWindowLocked(&in.window)
 }
 
@@ -298,8 +292,7 @@ func (st *stream) callOnResetLocked() {
 // consumedLocked notes that n bytes were read, and may raise the peer's limit.
 func (st *stream) consumedLocked(n int) {
 	in := &st.in
-	in.read += uint64(n)
-	if in.state == recvDataRecvd && in.read == in.final && len(in.pieces) == 0 {
+	if in.state == recvDataRecvd && len(in.pieces) == 0 {
 		return // no more data will be received
 	}
 	if give := st.s.raiseWindowLocked(&in.window, n); give > 0 {
@@ -323,26 +316,24 @@ func (st *stream) ReadBuffer(b *tunnel.Buffer) (int, error) { return st.readTo(b
 func (st *stream) readTo(take func(there int) []byte) (int, error) {
 	st.rmu.Lock()
 	defer st.rmu.Unlock()
+	st.s.mu.Lock()
+	defer st.s.mu.Unlock()
 	for {
-		n, deadline, err := st.tryRead(take)
-		if n > 0 || errors.Is(err, io.EOF) {
-			return n, err
-		}
-		if err != nil {
+		switch err := st.readableLocked(); {
+		case errors.Is(err, io.EOF):
+			return 0, io.EOF
+		case err != nil:
 			return 0, st.opError("read", err)
+		case len(st.in.pieces) > 0:
+			return st.takeOutLocked(take), nil
 		}
-		wait(st.in.wake, deadline)
+		st.waitLocked(st.in.wake, st.in.deadline)
 	}
 }
 
-// tryRead reads what is available. If n is 0 the caller waits until the deadline.
-func (st *stream) tryRead(take func(there int) []byte) (n int, deadline time.Time, err error) {
-	st.s.mu.Lock()
-	defer st.s.mu.Unlock()
+// takeOutLocked reads what there is into the memory that take returns.
+func (st *stream) takeOutLocked(take func(there int) []byte) (n int) {
 	in := &st.in
-	if err = st.readableLocked(); err != nil || len(in.pieces) == 0 {
-		return 0, in.deadline, err
-	}
 	there := 0
 	for i := range in.pieces {
 		there += in.pieces[i].to - in.pieces[i].from
@@ -361,7 +352,7 @@ func (st *stream) tryRead(take func(there int) []byte) (n int, deadline time.Tim
 		in.pieces = in.pieces[1:]
 	}
 	st.consumedLocked(n)
-	return n, in.deadline, nil
+	return n
 }
 
 // readableLocked is why reading fails; nil if there is data, or may be later.

@@ -15,6 +15,21 @@ import (
 	"github.com/hawser-project/hawser/tunnel/tunneltest"
 )
 
+// What callers ask a session and a stream for.
+var (
+	_ tunnel.Session  = (*Session)(nil)
+	_ tunnel.Aborter  = (*stream)(nil)
+	_ tunnel.Carrier  = (*stream)(nil)
+	_ tunnel.Resetter = (*stream)(nil)
+)
+
+// acceptOwn is accept for tests that look into the session.
+func (r *registry) acceptOwn(ctx context.Context, t secured) (*Session, error) {
+	s, err := r.accept(ctx, t)
+	own, _ := s.(*Session)
+	return own, err
+}
+
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // patience bounds every wait. It is no measure: what takes this long hangs.
@@ -32,8 +47,16 @@ type bare struct{ net.Conn }
 
 func (b bare) NetConn() net.Conn { return b.Conn }
 
-// CloseWrite ends our direction.
-func (b bare) CloseWrite() error { return tunnel.CloseWrite(b.Conn) }
+// CloseWrite ends our direction after what was collected.
+func (b bare) CloseWrite() error {
+	if batch, ok := b.Conn.(*batch); ok {
+		if _, err := batch.flush(true); err != nil {
+			return err
+		}
+		return tunnel.CloseWrite(batch.Conn)
+	}
+	return tunnel.CloseWrite(b.Conn)
+}
 
 // overMemory makes a session without TLS.
 func overMemory(t testing.TB, o tunnel.Options) (dialer, accepter tunnel.Session) {
@@ -54,7 +77,7 @@ func joinedOf(t testing.TB, a, b net.Conn, dialing, accepting tunnel.Options) (d
 	r := newRegistry(accepting, func(tunnel.Peer) (string, error) { return "node", nil })
 	accepted := make(chan *Session, 1)
 	go func() {
-		s, err := r.accept(t.Context(), bare{newBatch(b)})
+		s, err := r.acceptOwn(t.Context(), bare{newBatch(b)})
 		if err != nil {
 			t.Errorf("accept: %v", err)
 		}

@@ -62,32 +62,24 @@ func (o *sending) unsent() int { return int(o.end - o.next) }
 func (st *stream) Write(p []byte) (n int, err error) {
 	st.wmu.Lock()
 	defer st.wmu.Unlock()
-	for {
-		took, deadline, err := st.tryWrite(p)
-		n, p = n+took, p[took:]
-		if err != nil {
-			return n, st.opError("write", err)
-		}
-		if len(p) == 0 {
-			return n, nil
-		}
-		wait(st.out.wake, deadline)
-	}
-}
-
-func (st *stream) tryWrite(p []byte) (n int, deadline time.Time, err error) {
 	st.s.mu.Lock()
 	defer st.s.mu.Unlock()
-	st.out.writing = false
-	if err = st.writableLocked(); err != nil {
-		return 0, time.Time{}, err
+	for {
+		st.out.writing = false
+		if err := st.writableLocked(); err != nil {
+			return n, st.opError("write", err)
+		}
+		took := st.copyInLocked(p[n:], false)
+		n += took
+		st.out.waiting, st.out.writing = n < len(p), n < len(p)
+		if took > 0 {
+			st.s.sendLocked(st)
+		}
+		if n == len(p) {
+			return n, nil
+		}
+		st.waitLocked(st.out.wake, st.out.deadline)
 	}
-	n = st.copyInLocked(p, false)
-	st.out.waiting, st.out.writing = n < len(p), n < len(p)
-	if n > 0 {
-		st.s.sendLocked(st)
-	}
-	return n, st.out.deadline, nil
 }
 
 // writableLocked is why the caller may not write; nil if it may.
@@ -165,8 +157,9 @@ func (st *stream) blockedLocked() bool {
 
 // freeLocked releases a segment's block.
 func (st *stream) freeLocked(g *segment) {
-	if g.counted {
-		st.s.unretainLocked(len(g.b.buf))
+	if g.counted && st.s.err == nil { // else failLocked has returned it
+		st.s.conf.budget.give(len(g.b.buf))
+		st.s.retained -= len(g.b.buf)
 	}
 	g.b.free()
 	g.b = nil
@@ -208,18 +201,16 @@ func (st *stream) SpliceFrom(src io.Reader, moved func(n int)) error {
 
 // awaitRoom waits until a block may be queued, and returns its largest size.
 func (st *stream) awaitRoom() (most int, err error) {
+	st.s.mu.Lock()
+	defer st.s.mu.Unlock()
 	for {
-		st.s.mu.Lock()
+		o := &st.out
 		err = st.writableLocked()
-		full := st.out.unsent() >= turnSize || len(st.out.segments) > 0 && (st.s.retentionFullLocked() || st.blockedLocked())
-		most = st.maxBlockLocked()
-		st.out.waiting = full
-		deadline := st.out.deadline
-		st.s.mu.Unlock()
-		if err != nil || !full {
-			return most, err
+		o.waiting = o.unsent() >= turnSize || len(o.segments) > 0 && (st.s.retentionFullLocked() || st.blockedLocked())
+		if err != nil || !o.waiting {
+			return st.maxBlockLocked(), err
 		}
-		wait(st.out.wake, deadline)
+		st.waitLocked(o.wake, o.deadline)
 	}
 }
 

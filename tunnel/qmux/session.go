@@ -5,9 +5,9 @@ package qmux
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"net"
 	"slices"
 	"sync"
@@ -78,12 +78,12 @@ type Session struct {
 	pings          uint64
 	id             sessionID
 	paths          paths
-	timer          *time.Timer
-	timerAt        time.Time // zero: not set
-	ackAt          time.Time // when acknowledgements are due; zero: none
+	timer          *time.Timer // runs tick
+	timerAt        time.Time   // zero: not set
+	ackAt          time.Time   // when acknowledgements are due; zero: none
 	onChange       func(tunnel.LinkState)
 	identity       string         // of the peer; the accepting end only
-	onEnd          func(*Session) // called once at the end; may be nil
+	onEnd          func(*Session) // called once at the end
 }
 
 // A config is the settings of a session.
@@ -91,14 +91,14 @@ type config struct {
 	maxStreams  int
 	maxRetained int
 	budget      *budget
-	beside      *budget // of connections beside the first; nil at the dialing end
+	beside      *budget // of connections beside the first of a session
 	connections int
 	terms       terms
 }
 
 func newConfig(o tunnel.Options) config {
 	return config{
-		maxStreams: o.Streams(), maxRetained: defaultMaxRetained, budget: processBudget,
+		maxStreams: o.Streams(), maxRetained: defaultMaxRetained, budget: processBudget, beside: &budget{limit: maxBeside},
 		connections: cmp.Or(max(o.Link.Connections, 0), tunnel.DefaultConnections),
 		terms:       terms{keepalive: o.Link.Interval(), window: o.Link.Window()},
 	}
@@ -122,6 +122,7 @@ func newSession(conf config, o tunnel.Options, info tunnel.Peer, peer *parameter
 	s := &Session{
 		conf: conf, dialing: dialing, peer: *peer, extended: peer.session != nil, info: info, log: o.Logger(), created: time.Now(), intake: o.Shared(),
 		joining: make(chan struct{}, 1), streams: make(map[uint64]*stream),
+		onChange: func(tunnel.LinkState) {}, onEnd: func(*Session) {},
 		windowSpare: windowBudget, maxStreams: peer.streams, dataMax: peer.data, maxStreamsSent: uint64(min(conf.maxStreams, backlog)),
 	}
 	s.ctx, s.cancel = context.WithCancelCause(context.Background()) // it outlives the call that made it
@@ -131,7 +132,8 @@ func newSession(conf config, o tunnel.Options, info tunnel.Peer, peer *parameter
 	if !s.extended {
 		s.keepalive.ceiling = peer.idle / 2
 	}
-	s.goroutines.Add(1) // until failLocked
+	s.timer = time.AfterFunc(math.MaxInt64, s.tick) // until scheduleLocked resets it
+	s.goroutines.Add(1)                             // until failLocked
 	return s
 }
 
@@ -184,9 +186,7 @@ func (s *Session) failLocked(err error) {
 	if s.err != nil {
 		return
 	}
-	if s.closeReason != nil {
-		err = s.closeReason
-	}
+	err = cmp.Or(s.closeReason, err)
 	for _, st := range s.streams {
 		notify(st.in.wake)
 		notify(st.out.wake)
@@ -194,9 +194,7 @@ func (s *Session) failLocked(err error) {
 	s.intake.Return(int(windowBudget - s.windowSpare))
 	s.intake.AddUnread(-s.unread)
 	s.conf.budget.give(s.retained)
-	if s.conf.beside != nil {
-		s.conf.beside.give(s.besideCounted)
-	}
+	s.conf.beside.give(s.besideCounted)
 	s.retained, s.besideCounted, s.err = 0, 0, err
 	s.cancelAlive()
 	for _, c := range s.conns {
@@ -205,13 +203,9 @@ func (s *Session) failLocked(err error) {
 			c.abort()
 		}
 	}
-	if s.timer != nil {
-		s.timer.Stop()
-	}
+	s.timer.Stop()
 	s.wakeWaitersLocked()
-	if s.onEnd != nil {
-		go s.onEnd(s) // it takes the registry's mutex
-	}
+	go s.onEnd(s) // it takes the registry's mutex
 	s.goroutines.Done()
 	go func() { // joined by ctx
 		s.goroutines.Wait()
@@ -231,8 +225,10 @@ func (s *Session) protocolErrorLocked(p *violation) {
 }
 
 // waitFor calls f, with the mutex held, at once and after each wakeWaitersLocked, until f
-// returns true or the session ends.
-func (s *Session) waitFor(ctx context.Context, f func() bool) error {
+// returns true or the session ends. It fails with tunnel.Busy after patience, unless that is 0
+// or the session is parked.
+func (s *Session) waitFor(ctx context.Context, patience time.Duration, f func() bool) error {
+	var late <-chan time.Time
 	for {
 		if err := context.Cause(ctx); err != nil {
 			return err
@@ -248,9 +244,17 @@ func (s *Session) waitFor(ctx context.Context, f func() bool) error {
 		}
 		changed := s.changed
 		s.mu.Unlock()
+		if late == nil && patience > 0 {
+			late = time.After(patience)
+		}
 		select {
 		case <-changed:
 		case <-ctx.Done():
+		case <-late:
+			late = nil
+			if l := s.Link(); l.Parked.IsZero() && ctx.Err() == nil { // both may end at one moment
+				return fmt.Errorf("%w: %d of the session's %d streams are open", tunnel.Busy, l.Streams, l.MaxStreams)
+			}
 		}
 	}
 }
@@ -258,49 +262,15 @@ func (s *Session) waitFor(ctx context.Context, f func() bool) error {
 // Open opens a stream. While MaxStreams are open, or the peer allows no more, it waits: for two
 // seconds, unless the session is parked, and then fails with tunnel.Busy.
 func (s *Session) Open(ctx context.Context) (tunnel.Stream, error) {
-	st, err := s.openNow(ctx)
-	for st == nil && err == nil {
-		st, err = s.openSoon(ctx)
-	}
+	var st *stream
+	err := s.waitFor(ctx, openTimeout, func() bool {
+		st = s.openLocked()
+		return st != nil
+	})
 	if err != nil {
 		return nil, fmt.Errorf("open stream: %w", err)
 	}
 	return st, nil
-}
-
-// openNow opens a stream unless it would have to wait.
-func (s *Session) openNow(ctx context.Context) (*stream, error) {
-	if err := context.Cause(ctx); err != nil {
-		return nil, err
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.err != nil {
-		return nil, s.err
-	}
-	return s.openLocked(), nil
-}
-
-// openSoon is openNow that waits. It returns nothing if it has waited for long in a session that
-// is parked.
-func (s *Session) openSoon(ctx context.Context) (st *stream, err error) {
-	patient, cancel := context.WithTimeoutCause(ctx, openTimeout, tunnel.Busy)
-	defer cancel()
-	err = s.waitFor(patient, func() bool {
-		st = s.openLocked()
-		return st != nil
-	})
-	switch {
-	case st == nil && ctx.Err() != nil: // both may end at one moment
-		return nil, context.Cause(ctx)
-	case s.alive.Err() != nil || !errors.Is(err, tunnel.Busy):
-		return st, err
-	}
-	l := s.Link()
-	if !l.Parked.IsZero() {
-		return nil, nil
-	}
-	return nil, fmt.Errorf("%w: %d of the session's %d streams are open", tunnel.Busy, l.Streams, l.MaxStreams)
 }
 
 // openLocked opens a stream; it returns nil if there may be no more now.
@@ -338,7 +308,7 @@ func (s *Session) isOurs(id uint64) bool { return id&3 == s.parity() }
 // Accept waits for a stream that the peer opened.
 func (s *Session) Accept(ctx context.Context) (tunnel.Stream, error) {
 	var st *stream
-	err := s.waitFor(ctx, func() bool {
+	err := s.waitFor(ctx, 0, func() bool {
 		if len(s.acceptQueue) > 0 {
 			st = s.acceptQueue[0]
 			s.acceptQueue = slices.Delete(s.acceptQueue, 0, 1)
@@ -413,14 +383,6 @@ func (s *Session) retainLocked(n int, must bool) bool {
 	return true
 }
 
-func (s *Session) unretainLocked(n int) {
-	if s.err != nil {
-		return // failLocked has returned them
-	}
-	s.conf.budget.give(n)
-	s.retained -= n
-}
-
 func (s *Session) retentionFullLocked() bool {
 	return s.retained >= s.conf.maxRetained || s.conf.budget.used.Load() >= s.conf.budget.limit
 }
@@ -430,5 +392,3 @@ func (s *Session) retentionFullLocked() bool {
 func (s *Session) retentionScarceLocked() bool {
 	return s.retained > s.conf.maxRetained/2 || s.conf.budget.used.Load() > s.conf.budget.limit/2
 }
-
-var _ tunnel.Session = (*Session)(nil)

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"time"
 
 	"github.com/hawser-project/hawser/tunnel"
 )
@@ -70,9 +71,7 @@ func (st *stream) SpliceTo(dst io.Writer, moved func(n int)) error {
 	defer func() {
 		in.sink = nil
 		for in.busy { // deliverLocked does not block for long
-			st.s.mu.Unlock()
-			<-in.wake
-			st.s.mu.Lock()
+			st.waitLocked(in.wake, time.Time{})
 		}
 	}()
 	for {
@@ -92,10 +91,7 @@ func (st *stream) SpliceTo(dst io.Writer, moved func(n int)) error {
 			continue
 		}
 		in.sink = k
-		deadline := in.deadline
-		st.s.mu.Unlock()
-		wait(in.wake, deadline)
-		st.s.mu.Lock()
+		st.waitLocked(in.wake, in.deadline)
 	}
 }
 
@@ -107,27 +103,20 @@ func (st *stream) drainLocked(k *sink) error {
 	in.busy = true
 	st.s.mu.Unlock()
 	bufs := make(net.Buffers, 0, len(pieces))
-	total := 0
 	for _, g := range pieces {
 		bufs = append(bufs, g.b.buf[g.from:g.to])
-		total += g.to - g.from
 	}
-	var err error
-	if len(bufs) == 1 {
-		_, err = k.w.Write(bufs[0])
-	} else {
-		_, err = bufs.WriteTo(k.w)
-	}
+	total, err := bufs.WriteTo(k.w)
 	st.s.mu.Lock()
 	in.busy = false
 	for i := range pieces {
 		st.releaseLocked(&pieces[i])
 	}
 	if err == nil {
-		k.moved(total)
+		k.moved(int(total))
 	}
 	if err == nil && !st.closed {
-		st.consumedLocked(total)
+		st.consumedLocked(int(total))
 	}
 	return err
 }

@@ -9,8 +9,6 @@ import (
 	"sync"
 	"syscall"
 	"time"
-
-	"github.com/hawser-project/hawser/tunnel"
 )
 
 // maxStreamCount is how many streams a session may have in its life (RFC 9000, 4.6).
@@ -75,15 +73,18 @@ func pastDeadline(deadline time.Time) bool {
 	return !deadline.IsZero() && !time.Now().Before(deadline)
 }
 
-// wait waits for c or the deadline, if that is not zero. It may return early: callers check
-// their condition again. It needs half of the stack of a select, which matters to the
-// goroutine that every control stream keeps waiting here.
-func wait(c chan struct{}, deadline time.Time) {
+// waitLocked waits for c or the deadline, if that is not zero, and unlocks the session
+// meanwhile. It may return early: callers check their condition again. It needs half of the
+// stack of a select, which matters to the goroutine that every control stream keeps waiting
+// here.
+func (st *stream) waitLocked(c chan struct{}, deadline time.Time) {
+	st.s.mu.Unlock()
 	if !deadline.IsZero() {
 		t := time.AfterFunc(time.Until(deadline), func() { notify(c) })
 		defer t.Stop()
 	}
 	<-c
+	st.s.mu.Lock()
 }
 
 // SetDeadline sets both deadlines.
@@ -123,10 +124,11 @@ func (st *stream) setDeadline(d *time.Time, t time.Time, user *sync.Mutex, wake 
 func (st *stream) CloseWrite() error {
 	st.s.mu.Lock()
 	defer st.s.mu.Unlock()
+	err := st.brokenLocked()
 	if st.closed {
-		return st.opError("close", net.ErrClosed)
+		err = net.ErrClosed
 	}
-	if err := st.brokenLocked(); err != nil {
+	if err != nil {
 		return st.opError("close", err)
 	}
 	st.finishLocked()
@@ -235,9 +237,3 @@ func (st *stream) noteControlLocked(what uint8) *conn {
 	}
 	return c
 }
-
-var (
-	_ tunnel.Aborter  = (*stream)(nil)
-	_ tunnel.Carrier  = (*stream)(nil)
-	_ tunnel.Resetter = (*stream)(nil)
-)

@@ -192,23 +192,15 @@ type parameters struct {
 // encode makes a QX_TRANSPORT_PARAMETERS frame.
 func (p *parameters) encode() []byte {
 	var v []byte
-	add := func(id, value uint64) {
-		v = quicvarint.Append(v, id)
-		v = quicvarint.Append(v, uint64(quicvarint.Len(value)))
-		v = quicvarint.Append(v, value)
-	}
+	add := func(id, value uint64) { v = appendInts(v, id, uint64(quicvarint.Len(value)), value) }
 	add(paramMaxData, p.data)
 	add(paramMaxStreamDataLocal, p.streamData)
 	add(paramMaxStreamDataRemote, p.theirData)
 	add(paramMaxStreams, p.streams)
 	if p.session != nil {
-		v = quicvarint.Append(v, paramSession)
-		v = quicvarint.Append(v, sessionParamSize)
-		v = p.session.append(v)
+		v = p.session.append(appendInts(v, paramSession, sessionParamSize))
 	}
-	b := quicvarint.Append(nil, frameParameters)
-	b = quicvarint.Append(b, uint64(len(v)))
-	return append(b, v...)
+	return append(appendInts(nil, frameParameters, uint64(len(v))), v...)
 }
 
 func parseParameters(b []byte) (p *parameters, err error) {
@@ -351,9 +343,8 @@ func (d *decoder) bytes(n uint64) []byte {
 	return p
 }
 
-// appendInts encodes a frame that has only integers.
-func appendInts(b []byte, kind uint64, fields ...uint64) []byte {
-	b = quicvarint.Append(b, kind)
+// appendInts encodes integers, such as those of a frame that has only those.
+func appendInts(b []byte, fields ...uint64) []byte {
 	for _, f := range fields {
 		b = quicvarint.Append(b, f)
 	}
@@ -392,10 +383,9 @@ func closeFrame(code uint64, application bool, reason string) []byte {
 
 // sessionFrame encodes a SESSION.
 func sessionFrame(id sessionID, s secret, t terms) []byte {
-	b := quicvarint.Append(nil, frameSession)
+	b := appendInts(nil, frameSession)
 	b = append(append(b, id[:]...), s[:]...)
-	b = quicvarint.Append(b, uint64(t.keepalive.Milliseconds()))
-	return quicvarint.Append(b, uint64(t.window.Milliseconds()))
+	return appendInts(b, uint64(t.keepalive.Milliseconds()), uint64(t.window.Milliseconds()))
 }
 
 // session is the fields of a SESSION.

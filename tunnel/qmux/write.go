@@ -19,15 +19,6 @@ const (
 	gatherTime = 200 * time.Microsecond
 )
 
-// A queue has the streams that wait for their turn, first in, first out.
-type queue []*stream
-
-func (q *queue) pop() *stream {
-	st := (*q)[0]
-	*q = slices.Delete(*q, 0, 1)
-	return st
-}
-
 // A turn is one round of writing: a record of control frames and small data, then records
 // of one stream's bulk, which are written from their blocks without a copy.
 type turn struct {
@@ -291,9 +282,10 @@ func (c *conn) takeTurnLocked(t *turn) {
 
 // popLocked takes the next stream off a queue; nil if there is none. It skips streams that
 // have been moved to another queue.
-func (c *conn) popLocked(q *queue) *stream {
+func (c *conn) popLocked(q *[]*stream) *stream {
 	for len(*q) > 0 {
-		st := q.pop()
+		st := (*q)[0]
+		*q = slices.Delete(*q, 0, 1)
 		if st.out.queued != c {
 			continue // moved to another connection
 		}
