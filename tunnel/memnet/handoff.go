@@ -5,7 +5,6 @@ package memnet
 import (
 	"context"
 	"net"
-	"sync"
 
 	"github.com/hawser-project/hawser/tunnel"
 )
@@ -16,35 +15,32 @@ import (
 type Handoff struct {
 	addr  net.Addr
 	conns chan net.Conn
-	done  chan struct{}
-	once  sync.Once
+	open  context.Context // until Close
+	close func()
 }
 
 // NewHandoff makes a Handoff that calls itself addr and in which up to backlog
 // connections wait to be accepted.
 func NewHandoff(addr net.Addr, backlog int) *Handoff {
-	return &Handoff{addr: addr, conns: make(chan net.Conn, max(backlog, 0)), done: make(chan struct{})}
+	open, end := context.WithCancel(context.Background())
+	return &Handoff{addr: addr, conns: make(chan net.Conn, max(backlog, 0)), open: open, close: end}
 }
 
 // Inject hands c over: it waits for room and then, if it returns nil, never
 // touches c again. On error c is still the caller's.
 func (h *Handoff) Inject(ctx context.Context, c net.Conn) error {
-	select { // a closed Handoff takes nothing, even while it has room
-	case <-h.done:
+	if h.open.Err() != nil { // a closed Handoff takes nothing, even while it has room
 		return net.ErrClosed
-	default:
 	}
 	select {
 	case h.conns <- c:
-	case <-h.done:
+	case <-h.open.Done():
 		return net.ErrClosed
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	select { // closed meanwhile: nobody will accept what lies in the queue
-	case <-h.done:
+	if h.open.Err() != nil { // closed meanwhile: nobody will accept what lies in the queue
 		h.drop()
-	default:
 	}
 	return nil
 }
@@ -54,14 +50,14 @@ func (h *Handoff) Accept() (net.Conn, error) {
 	select {
 	case c := <-h.conns:
 		return c, nil
-	case <-h.done:
+	case <-h.open.Done():
 		return nil, &net.OpError{Op: "accept", Net: h.addr.Network(), Addr: h.addr, Err: net.ErrClosed}
 	}
 }
 
 // Close ends Accept and Inject and closes what nobody has accepted.
 func (h *Handoff) Close() error {
-	h.once.Do(func() { close(h.done) })
+	h.close()
 	h.drop()
 	return nil
 }
