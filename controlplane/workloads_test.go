@@ -41,7 +41,7 @@ func (c workload) pods(label string) []corev1.Pod {
 func (c workload) becomes(want string, f func() string) {
 	c.t.Helper()
 	deadline, last := time.After(2*patience), ""
-	tick := time.NewTicker(20 * time.Millisecond)
+	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
 	for {
 		if last = f(); last == want {

@@ -45,7 +45,7 @@ func until(t *testing.T, what string, check func() bool) {
 	deadline := time.After(time.Minute)
 	for !check() {
 		select {
-		case <-time.After(20 * time.Millisecond):
+		case <-time.After(50 * time.Millisecond):
 		case <-deadline:
 			t.Fatalf("still not: %s", what)
 		}
