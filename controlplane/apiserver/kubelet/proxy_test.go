@@ -125,6 +125,19 @@ func TestProxies(t *testing.T) {
 	}
 }
 
+// TestProxyKeepsNoConnection: the next request may be for another pod at the same address, so
+// it is dialed, and asked for, anew.
+func TestProxyKeepsNoConnection(t *testing.T) {
+	const addr = "10.0.0.7%node-1:8080"
+	b := start(t, nil)
+	b.serve(t, addr, false, backendFor("pod"))
+	for i, path := range []string{"pods/web", "pods/two", "services/single"} {
+		if code, body, _ := b.get(t, http.MethodGet, "/api/v1/namespaces/ns/"+path+"/proxy/x"); code != http.StatusOK || b.net.dials(addr) != i+1 {
+			t.Errorf("%s: %d %s, after %d dials, want %d", path, code, body, b.net.dials(addr), i+1)
+		}
+	}
+}
+
 // TestTargets: which addresses a proxy may be led to.
 func TestTargets(t *testing.T) {
 	for _, tc := range []struct {

@@ -143,10 +143,14 @@ func newTransports(o Options) transports {
 			Protocols: http1(),
 		}
 	}
+	others := with(plain, o.Dial)
+	// Pods may share a node's address, and a port passes from one to the next: which of
+	// them a connection reaches is asked at its dial, so none is kept for another request.
+	others.DisableKeepAlives = true
 	return transports{
 		upgrading: &http.Transport{DialContext: bounded(tracked(o.DialEarly, secure)), Protocols: http1()},
 		kubelet:   &verifying{now: now, with: func() *http.Transport { return with(secure, o.DialEarly) }},
-		insecure:  with(insecure, o.DialEarly), plain: with(plain, o.Dial),
+		insecure:  with(insecure, o.DialEarly), plain: others,
 	}
 }
 
