@@ -80,9 +80,5 @@ func (a *AnyOf) Check(chains [][]*x509.Certificate) error {
 	return refused
 }
 
-// CheckConnection is Check for the peer of a connection. It has the signature of
-// tls.Config's VerifyConnection.
-func (a *AnyOf) CheckConnection(cs tls.ConnectionState) error { return a.Check(cs.VerifiedChains) }
-
 // Believe is Authorities.Believe with all of them.
 func (a *AnyOf) Believe(c *tls.Config) { believe(c, a) }

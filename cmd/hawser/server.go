@@ -204,7 +204,7 @@ func newPlane(ctx context.Context, o *serverOptions, keys *pki.PKI, files *auth.
 	if err != nil {
 		return nil, err
 	}
-	toKubelets, toKubeletsNow, err := kubelet.LoadTLS(files, o.beside.kubeletAuthorities(keys.Path(pki.KubeletCA, false)), keys.Path(pki.KubeletClient, false), keys.Path(pki.KubeletClient, true))
+	toKubelets, kubeletAuthorities, err := kubelet.LoadTLS(files, o.beside.kubeletAuthorities(keys.Path(pki.KubeletCA, false)), keys.Path(pki.KubeletClient, false), keys.Path(pki.KubeletClient, true))
 	if err != nil {
 		return nil, err
 	}
@@ -251,10 +251,10 @@ func newPlane(ctx context.Context, o *serverOptions, keys *pki.PKI, files *auth.
 			objects.Read(kubeauth.Store{Secret: g.Secret, CertificateSigningRequest: g.CertificateSigningRequest})
 		},
 		Connect: func(g apiserver.Getters) map[string]rest.Storage {
-			return kubelet.Storages(throughTunnels(t, g, &o.egress, kubelet.Options{TLS: toKubelets, TLSNow: toKubeletsNow, Authorizer: authz}))
+			return kubelet.Storages(throughTunnels(t, g, &o.egress, kubelet.Options{TLS: toKubelets, Authorities: kubeletAuthorities, Authorizer: authz}))
 		},
 		Usage: func(g apiserver.Getters) usage.Source {
-			return kubelet.Summaries(throughTunnels(t, g, &o.egress, kubelet.Options{TLS: toKubelets, TLSNow: toKubeletsNow}))
+			return kubelet.Summaries(throughTunnels(t, g, &o.egress, kubelet.Options{TLS: toKubelets, Authorities: kubeletAuthorities}))
 		},
 		ToServices:                   t.named("system:apiserver", o.egress.cluster(t.hub.DialContext)),
 		ToURLs:                       o.egress.dial(egressselector.ControlPlane),

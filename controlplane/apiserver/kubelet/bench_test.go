@@ -253,13 +253,13 @@ func start(t *testing.T, change func(*Options)) *bench {
 	b := &bench{pki: newPKI(t), net: &network{where: map[string]string{}}, kubelet: &fakeKubelet{gone: make(chan struct{}), more: make(chan string, 16)}}
 	b.serveKubelet(t, "node-1:10250", "node-1")
 	cert, key := b.pki.clientFiles("kube-apiserver-kubelet-client")
-	conf, now, err := LoadTLS(new(auth.Files), []string{filepath.Join(b.pki.dir, "ca.crt")}, cert, key)
+	conf, authorities, err := LoadTLS(new(auth.Files), []string{filepath.Join(b.pki.dir, "ca.crt")}, cert, key)
 	if err != nil {
 		t.Fatal(err)
 	}
 	o := Options{
 		Pods: pods, Nodes: nodes, Services: services, EndpointSlices: endpointSlices,
-		Dial: b.net.dial, DialEarly: b.net.dialEarly, TLS: conf, TLSNow: now, DialTimeout: 5 * time.Second,
+		Dial: b.net.dial, DialEarly: b.net.dialEarly, TLS: conf, Authorities: authorities, DialTimeout: 5 * time.Second,
 	}
 	if change != nil {
 		change(&o)

@@ -125,10 +125,10 @@ func (b *backend) terminal(ctx context.Context, verb, name, containerName string
 		return nil, err
 	}
 	location.Scheme = "http" // TLS is the transport's
-	translator := translate.NewStreamTranslatorHandler(location, b.upgrading, b.MaxBytesPerSecond, translate.Options{
+	translator := translate.NewStreamTranslatorHandler(location, b.witnessed, b.MaxBytesPerSecond, translate.Options{
 		Stdin: s.Stdin, Stdout: s.Stdout, Stderr: s.Stderr, Tty: s.TTY,
 	})
-	return translate.NewTranslatingHandler(b.upgrade(location, b.upgrading, resp), translator,
+	return translate.NewTranslatingHandler(b.upgrade(location, b.witnessed, resp), translator,
 		wsstream.IsWebSocketRequestWithStreamCloseProtocol), nil
 }
 
@@ -164,7 +164,8 @@ func (r *portForwardREST) Connect(ctx context.Context, name string, options runt
 	if err != nil {
 		return nil, err
 	}
-	h := r.upgrade(location, r.kubelet, resp)
+	location.Scheme = "http" // TLS is the transport's
+	h := r.upgrade(location, r.joined, resp)
 	return translate.NewTranslatingHandler(h, translate.NewTunnelingHandler(h),
 		wsstream.IsWebSocketRequestWithTunnelingProtocol), nil
 }

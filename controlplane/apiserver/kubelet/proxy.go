@@ -17,6 +17,8 @@ import (
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apimachinery/pkg/util/proxy"
 	"k8s.io/apiserver/pkg/registry/rest"
+	translate "k8s.io/apiserver/pkg/util/proxy"
+	"k8s.io/streaming/pkg/httpstream"
 )
 
 var (
@@ -60,7 +62,7 @@ func (r *podProxyREST) Connect(ctx context.Context, id string, options runtime.O
 	if err != nil {
 		return nil, err
 	}
-	return r.pass(&url.URL{Scheme: scheme, Host: host}, o.Path, r.plain, resp), nil
+	return r.passPlain(&url.URL{Scheme: scheme, Host: host}, o.Path, resp), nil
 }
 
 // firstPort is the port of a pod that a request without one means: the first that
@@ -107,12 +109,12 @@ func (r *nodeProxyREST) Connect(ctx context.Context, id string, options runtime.
 	api := strconv.Itoa(kubeletPort(node))
 	if port == "" || port == api {
 		u := &url.URL{Scheme: "https", Host: net.JoinHostPort(node.Name, api)}
-		return r.pass(u, o.Path, r.kubelet, resp), nil
+		return r.pass(u, o.Path, r.kubelet, r.joined, resp), nil
 	}
 	if err := checkPort(port); err != nil {
 		return nil, err
 	}
-	return r.pass(&url.URL{Scheme: scheme, Host: net.JoinHostPort(node.Name, port)}, o.Path, r.plain, resp), nil
+	return r.passPlain(&url.URL{Scheme: scheme, Host: net.JoinHostPort(node.Name, port)}, o.Path, resp), nil
 }
 
 type serviceProxyREST struct{ *backend }
@@ -156,7 +158,7 @@ func (r *serviceProxyREST) Connect(ctx context.Context, id string, options runti
 	if err != nil {
 		return nil, err
 	}
-	return r.pass(&url.URL{Scheme: scheme, Host: host}, o.Path, r.plain, resp), nil
+	return r.passPlain(&url.URL{Scheme: scheme, Host: host}, o.Path, resp), nil
 }
 
 func deref(s *string) string {
@@ -197,12 +199,23 @@ func checkPort(port string) error {
 	return nil
 }
 
-// pass hands the request on to path at u. Links and redirects in the answer are
-// rewritten to lead through the API server.
-func (b *backend) pass(u *url.URL, path string, rt http.RoundTripper, resp rest.Responder) http.Handler {
+// passPlain is pass to what is not ours, over TLS or not, as the scheme says.
+func (b *backend) passPlain(u *url.URL, path string, resp rest.Responder) http.Handler {
+	joined := b.joinedHTTP
+	if u.Scheme == "https" {
+		joined = b.joinedTLS
+	}
+	return b.pass(u, path, b.plain, joined, resp)
+}
+
+// pass hands the request on to path at u by rt, or by joined if it is to be upgraded. Links
+// and redirects in the answer are rewritten to lead through the API server.
+func (b *backend) pass(u *url.URL, path string, rt, joined http.RoundTripper, resp rest.Responder) http.Handler {
 	u.Path = utilnet.JoinPreservingTrailingSlash(u.Path, path)
 	way := &noting{RoundTripper: rt}
 	h := proxy.NewUpgradeAwareHandler(u, way, true, false, responder{resp, way})
 	h.MaxBytesPerSec = b.MaxBytesPerSecond
-	return h
+	location := *u
+	location.Scheme = "http" // TLS is the transport's
+	return translate.NewTranslatingHandler(h, b.upgrade(&location, joined, resp), httpstream.IsUpgradeRequest)
 }

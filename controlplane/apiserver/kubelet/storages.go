@@ -5,6 +5,7 @@ package kubelet
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"log/slog"
 	"net"
 	"net/http"
@@ -50,8 +51,9 @@ type Options struct {
 	// TLS is how the API server presents itself to kubelets and whom it
 	// believes. ServerName stays empty: it is the node's name. LoadTLS makes it.
 	TLS *tls.Config
-	// TLSNow is TLS for connections that are upgraded; nil means TLS.
-	TLSNow func() *tls.Config
+	// Authorities are those whom TLS believes now: no connection that others verified is
+	// used again. Nil means that they stay the same.
+	Authorities func() *x509.CertPool
 	// Authorizer is asked whether who upgrades to a WebSocket by GET may also
 	// create. Nil means the check is not made.
 	Authorizer authorizer.Authorizer

@@ -11,7 +11,6 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"crypto/tls"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -40,27 +39,17 @@ const (
 	trackedBuffer = 32 << 10
 )
 
-// tracked has connections of dial, with TLS on them, tell when they are cut
-// short. The address's host is the node's name.
-func tracked(dial DialFunc, conf *tls.Config) DialFunc {
+// tracked has connections of dial tell when they are cut short. The address's host is the
+// node's name.
+func tracked(dial DialFunc) DialFunc {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
+		c, err := dial(ctx, network, addr)
+		if err != nil {
+			return nil, err
+		}
 		host, _, err := net.SplitHostPort(addr)
 		if err != nil {
-			return nil, err
-		}
-		raw, err := dial(ctx, network, addr)
-		if err != nil {
-			return nil, err
-		}
-		own := conf.Clone()
-		own.NextProtos = []string{"http/1.1"}
-		if own.ServerName == "" {
-			own.ServerName = host
-		}
-		c := tls.Client(raw, own)
-		if err := c.HandshakeContext(ctx); err != nil {
-			_ = raw.Close() // the handshake's error is the news
-			return nil, err
+			return nil, errors.Join(err, c.Close())
 		}
 		return &trackedConn{Conn: c, node: host}, nil
 	}

@@ -33,19 +33,23 @@ const handshakeGrace = time.Second
 
 // transports are the ways to a node.
 type transports struct {
-	upgrading *http.Transport // does TLS itself, so that it is given plain URLs: exec and attach
-	kubelet   *verifying      // with our certificate
-	insecure  *http.Transport // not verified, with our certificate: logs only, when asked for
-	plain     *http.Transport // not verified, no certificate: the proxies
+	kubelet  *verifying      // with our certificate
+	insecure *http.Transport // not verified, with our certificate: logs only, when asked for
+	plain    *http.Transport // not verified, no certificate: the proxies
+
+	// For connections that are upgraded. These do TLS themselves, so they are given plain URLs.
+	witnessed  *http.Transport // to the kubelet, for exec and attach: tell when they are cut short
+	joined     *http.Transport // to the kubelet
+	joinedHTTP *http.Transport // as plain
+	joinedTLS  *http.Transport // as plain
 }
 
 // LoadTLS reads the files of the API server's identity towards kubelets.
 //
 // caFiles hold the certificates that sign kubelets' serving certificates: the first file the
 // cluster's own, see auth.Authorities, the others bundles of further ones. All files are
-// followed: each handshake of conf goes by what they say then. Now is conf for one that is
-// about to begin, where the library verifies by itself.
-func LoadTLS(files *auth.Files, caFiles []string, certFile, keyFile string) (conf *tls.Config, now func() *tls.Config, err error) {
+// followed: each handshake of conf goes by what they say then. Authorities are those of now.
+func LoadTLS(files *auth.Files, caFiles []string, certFile, keyFile string) (conf *tls.Config, authorities func() *x509.CertPool, err error) {
 	cas, err := files.AnyOf(caFiles[0], caFiles[1:]...)
 	if err != nil {
 		return nil, nil, fmt.Errorf("authority of kubelets: %w", err)
@@ -54,25 +58,16 @@ func LoadTLS(files *auth.Files, caFiles []string, certFile, keyFile string) (con
 	if err != nil {
 		return nil, nil, fmt.Errorf("client certificate for kubelets: %w", err)
 	}
-	base := &tls.Config{MinVersion: tls.VersionTLS12, GetClientCertificate: pair.GetClientCertificate}
-	conf = base.Clone()
+	conf = &tls.Config{MinVersion: tls.VersionTLS12, GetClientCertificate: pair.GetClientCertificate}
 	cas.Believe(conf)
-	return conf, func() *tls.Config {
-		c := base.Clone()
-		c.RootCAs, c.VerifyConnection = cas.Pool(), cas.CheckConnection
-		return c
-	}, nil
+	return conf, cas.Pool, nil
 }
 
 // A verifying transport reaches kubelets whose certificates count. Once their authorities
 // are others, it uses no connection of before again: each was verified when it was made.
-//
-// It has the library do TLS itself, for connections that are upgraded, with the
-// configuration of the time of the dial. The library knows such a transport by the method
-// WrappedRoundTripper, and gives a server its name only if it verifies it.
 type verifying struct {
-	now  func() *tls.Config // has the authorities of now
-	with func() *http.Transport
+	authorities func() *x509.CertPool // of now
+	with        func() *http.Transport
 
 	mu      sync.Mutex // guards the following
 	current *http.Transport
@@ -85,7 +80,7 @@ func (v *verifying) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 func (v *verifying) transport() *http.Transport {
-	cas := v.now().RootCAs
+	cas := v.authorities()
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.current == nil || cas != v.cas {
@@ -95,11 +90,6 @@ func (v *verifying) transport() *http.Transport {
 		v.current, v.cas = v.with(), cas
 	}
 	return v.current
-}
-
-// WrappedRoundTripper implements k8s.io/apimachinery/pkg/util/net.RoundTripperWrapper.
-func (v *verifying) WrappedRoundTripper() http.RoundTripper {
-	return &http.Transport{DialContext: v.transport().DialContext, TLSClientConfig: v.now()}
 }
 
 func newTransports(o Options) transports {
@@ -114,9 +104,9 @@ func newTransports(o Options) transports {
 	if secure == nil {
 		secure = &tls.Config{MinVersion: tls.VersionTLS12}
 	}
-	now := o.TLSNow
-	if now == nil {
-		now = func() *tls.Config { return secure }
+	authorities := o.Authorities
+	if authorities == nil {
+		authorities = func() *x509.CertPool { return secure.RootCAs }
 	}
 	insecure := secure.Clone()
 	insecure.InsecureSkipVerify, insecure.VerifyConnection = true, nil // the caller of pods/log asked for it, by insecureSkipTLSVerifyBackend
@@ -147,10 +137,14 @@ func newTransports(o Options) transports {
 	// Pods may share a node's address, and a port passes from one to the next: which of
 	// them a connection reaches is asked at its dial, so none is kept for another request.
 	others.DisableKeepAlives = true
+	upgraded := func(dial DialFunc) *http.Transport { return &http.Transport{DialContext: answered(dial)} }
+	toKubelet := secured(bounded(o.DialEarly), secure, o.DialTimeout+handshakeGrace)
 	return transports{
-		upgrading: &http.Transport{DialContext: bounded(tracked(o.DialEarly, secure)), Protocols: http1()},
-		kubelet:   &verifying{now: now, with: func() *http.Transport { return with(secure, o.DialEarly) }},
-		insecure:  with(insecure, o.DialEarly), plain: others,
+		kubelet:  &verifying{authorities: authorities, with: func() *http.Transport { return with(secure, o.DialEarly) }},
+		insecure: with(insecure, o.DialEarly), plain: others,
+		witnessed: upgraded(tracked(toKubelet)), joined: upgraded(toKubelet),
+		joinedHTTP: upgraded(bounded(o.Dial)),
+		joinedTLS:  upgraded(secured(bounded(o.Dial), plain, o.DialTimeout+handshakeGrace)),
 	}
 }
 
@@ -200,9 +194,6 @@ func (n *noting) RoundTrip(r *http.Request) (resp *http.Response, err error) {
 	n.err = err
 	return resp, err
 }
-
-// WrappedRoundTripper implements k8s.io/apimachinery/pkg/util/net.RoundTripperWrapper.
-func (n *noting) WrappedRoundTripper() http.RoundTripper { return n.RoundTripper }
 
 // responder answers for a proxy that failed before it had an answer.
 type responder struct {

@@ -45,7 +45,7 @@ func TestKeptConnectionIsVerifiedByOldAuthority(t *testing.T) {
 			_, err := cs.PeerCertificates[0].Verify(x509.VerifyOptions{Roots: cas.Load(), DNSName: cs.ServerName})
 			return err
 		}},
-		TLSNow: func() *tls.Config { return &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: cas.Load()} },
+		Authorities: cas.Load,
 	}).kubelet
 	client := &http.Client{Transport: verifying}
 	defer func() { verifying.transport().CloseIdleConnections() }()
@@ -92,7 +92,7 @@ func TestStatusNamesTheCode(t *testing.T) {
 		code string
 	}{{fmt.Errorf("pass: %w", dialError{}), "denied by policy"}, {errors.New("EOF"), ""}} {
 		proxied := &failing{err: tt.err}
-		h := (&backend{}).pass(&url.URL{Scheme: "http", Host: "node-1:22"}, "/", proxied, proxied)
+		h := (&backend{}).pass(&url.URL{Scheme: "http", Host: "node-1:22"}, "/", proxied, nil, proxied)
 		h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", http.NoBody))
 		for want, err := range map[int32]error{http.StatusInternalServerError: statusError(tt.err), http.StatusServiceUnavailable: proxied.told} {
 			var s *apierrors.StatusError

@@ -1,0 +1,94 @@
+package kubelet
+
+// Tests of servers that take a connection, or a request for an upgrade, and say nothing.
+
+import (
+	"context"
+	"crypto/tls"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/registry/rest"
+)
+
+// silent is a server that reads and never answers. With a configuration it does its part of
+// a TLS handshake first.
+func silent(conf *tls.Config) DialFunc {
+	return func(context.Context, string, string) (net.Conn, error) {
+		near, far := net.Pipe()
+		var in io.ReadCloser = far
+		if conf != nil {
+			in = tls.Server(far, conf)
+		}
+		go func() {
+			_, _ = io.Copy(io.Discard, in) // until the near end is closed
+			_ = in.Close()
+		}()
+		return near, nil
+	}
+}
+
+// TestUpgradeOfSilentServer: nobody waits for an answer for ever, nor after the client has
+// left.
+func TestUpgradeOfSilentServer(t *testing.T) {
+	keys := newPKI(t)
+	serving := &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{keys.issue("system:node:node-1", "node-1")}}
+	requests := map[string]struct {
+		resource, name string
+		options        runtime.Object
+	}{
+		"pod":          {"pods/proxy", "web:8080", &corev1.PodProxyOptions{Path: "/"}},
+		"pod, TLS":     {"pods/proxy", "https:web:8080", &corev1.PodProxyOptions{Path: "/"}},
+		"kubelet":      {"nodes/proxy", "node-1", &corev1.NodeProxyOptions{Path: "/"}},
+		"port-forward": {"pods/portforward", "web", &corev1.PodPortForwardOptions{Ports: []int32{80}}},
+		"exec":         {"pods/exec", "web", &corev1.PodExecOptions{Command: []string{"x"}, Stdout: true}},
+	}
+	for name, r := range requests {
+		for what, conf := range map[string]*tls.Config{"never": nil, "after the handshake": serving} {
+			for who, patience := range map[string]time.Duration{"stays": 0, "leaves": time.Second} {
+				t.Run(name+"/silent "+what+"/client "+who, func(t *testing.T) {
+					if name == "pod" && conf != nil {
+						t.Skip("SKIPPED: no TLS is done")
+					}
+					synctest.Test(t, func(t *testing.T) {
+						dial := silent(conf)
+						connecter, ok := Storages(Options{
+							Pods: pods, Nodes: nodes, Dial: dial, DialEarly: dial, DialTimeout: 5 * time.Second,
+							TLS: &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: keys.Pool()},
+						})[r.resource].(rest.Connecter)
+						if !ok {
+							t.Fatal("connects to nothing")
+						}
+						ctx, leave := context.WithCancel(t.Context())
+						defer leave()
+						told := &failing{}
+						h, err := connecter.Connect(ctx, r.name, r.options, told)
+						if err != nil {
+							t.Fatal(err)
+						}
+						req := httptest.NewRequest(http.MethodGet, "/", http.NoBody).WithContext(ctx)
+						req.Header = http.Header{"Connection": {"Upgrade"}, "Upgrade": {"SPDY/3.1"}}
+						began := time.Now()
+						if patience > 0 {
+							defer time.AfterFunc(patience, leave).Stop()
+						}
+						h.ServeHTTP(httptest.NewRecorder(), req)
+						if told.told == nil {
+							t.Error("nothing failed")
+						}
+						if took := time.Since(began); took > time.Minute || patience > 0 && took > patience {
+							t.Errorf("ended after %v with %v", took, told.told)
+						}
+					})
+				})
+			}
+		}
+	}
+}
