@@ -87,8 +87,7 @@ func (p policy) decide(network, addr string) (decision, error) {
 		}
 		host = host[:i]
 	}
-	// A node may have a name that looks like an address.
-	if ip, err := netip.ParseAddr(host); err == nil && host != p.node {
+	if ip, err := netip.ParseAddr(host); err == nil {
 		return p.decideIP(addr, ip, port)
 	}
 	return p.decideName(addr, host, port)

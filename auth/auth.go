@@ -14,6 +14,7 @@ import (
 	"embed"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 )
@@ -54,7 +55,8 @@ func NodeName(cert *x509.Certificate) (string, error) {
 }
 
 // CheckNodeName returns an error unless name is a DNS subdomain (RFC 1123) of at most 253
-// bytes in lower case.
+// bytes in lower case, and not an IP address: that leads to whichever node has it, and is
+// no name of a server for TLS.
 func CheckNodeName(name string) error {
 	if name == "" {
 		return errors.New("node name is empty")
@@ -66,6 +68,9 @@ func CheckNodeName(name string) error {
 		if !isLabel(label) {
 			return fmt.Errorf("node name %q must consist of lower case letters, digits, '-' and '.', and each part must start and end with a letter or digit", name)
 		}
+	}
+	if _, err := netip.ParseAddr(name); err == nil {
+		return fmt.Errorf("node name %q is an IP address, by which the node's kubelet is not reached: choose another name", name)
 	}
 	return nil
 }

@@ -3,6 +3,7 @@ package csr
 // The approver: lets kubelets have the certificates they need.
 
 import (
+	"cmp"
 	"context"
 	"crypto/x509"
 	"fmt"
@@ -113,7 +114,7 @@ func (a *Approver) kubelet(ctx context.Context, r *certificatesv1.CertificateSig
 	if err != nil {
 		return a.leave(r, err)
 	}
-	if err = a.server.Check(node); err != nil {
+	if err = cmp.Or(a.server.Check(node), auth.CheckNodeName(node)); err != nil {
 		return a.deny(ctx, r, "ReservedName", err.Error())
 	}
 	renewal := r.Spec.Username == nodePrefix+node
