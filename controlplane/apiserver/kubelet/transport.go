@@ -21,11 +21,12 @@ import (
 )
 
 // Bounds on connections kept for the next request. A connection in use counts
-// only while it is used; a followed log is one.
+// only while it is used; a followed log is one. A server that stops waits for
+// the idle ones of others as well, since it sees no more than streams into nodes.
 const (
 	maxIdle        = 256
 	maxIdlePerHost = 2
-	idleTimeout    = 30 * time.Second
+	idleTimeout    = 4 * time.Second
 )
 
 // handshakeGrace is how much longer than a dial a TLS handshake may take.

@@ -3,11 +3,13 @@ package kubelet
 // Connections that are kept for the next request.
 
 import (
+	"bufio"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -15,6 +17,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -108,4 +111,48 @@ func TestStatusNamesTheCode(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestKeptConnectionEndsSoon: a server that leaves waits for the connections that lead
+// through it, which are streams of its own, and by default no longer than for a terminal.
+func TestKeptConnectionEndsSoon(t *testing.T) {
+	keys := newPKI(t)
+	serving := &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{keys.issue("system:node:node-1", "node-1")}}
+	valid := time.Now() // the bubble's clock is not
+	synctest.Test(t, func(t *testing.T) {
+		ended := make(chan time.Time, 1)
+		dial := func(context.Context, string, string) (net.Conn, error) {
+			near, far := net.Pipe()
+			go func() {
+				c := tls.Server(far, serving)
+				in := bufio.NewReader(c)
+				for {
+					if _, err := http.ReadRequest(in); err != nil {
+						break
+					}
+					_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n") // the client says what is missing
+				}
+				_ = far.Close() // both ends are closed
+				ended <- time.Now()
+			}()
+			return near, nil
+		}
+		ways := newTransports(Options{
+			Dial: dial, DialEarly: dial, DialTimeout: time.Minute,
+			TLS: &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: keys.Pool(), Time: func() time.Time { return valid }},
+		})
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://node-1:10250/", http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := ways.kubelet.RoundTrip(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = resp.Body.Close() // it is empty
+		began := time.Now()
+		if kept := (<-ended).Sub(began); kept == 0 || kept > 5*time.Second {
+			t.Errorf("kept for %v", kept)
+		}
+	})
 }
