@@ -3,10 +3,11 @@
 package statuspage
 
 import (
-	"net/http"
+	"slices"
 	"strings"
 	"sync"
 
+	"k8s.io/apimachinery/pkg/types"
 	auditinternal "k8s.io/apiserver/pkg/apis/audit"
 	"k8s.io/apiserver/pkg/audit"
 	"k8s.io/apiserver/pkg/authentication/user"
@@ -19,11 +20,12 @@ const maxAudit = 200
 // was sent, and no parameters.
 type line struct {
 	number uint64
-	At     int64  `json:"at"`
-	User   string `json:"user"`
-	Verb   string `json:"verb"`
-	What   string `json:"what"`
-	Code   int32  `json:"code"`
+	id     types.UID // of the request
+	At     int64     `json:"at"`
+	User   string    `json:"user"`
+	Verb   string    `json:"verb"`
+	What   string    `json:"what"`
+	Code   int32     `json:"code"`
 }
 
 // A ring is an audit.Backend that keeps the latest lines.
@@ -44,7 +46,7 @@ var components = []string{"system:node:", "system:kube-", "system:apiserver", "s
 // ProcessEvents implements audit.Sink.
 func (r *ring) ProcessEvents(events ...*auditinternal.Event) bool {
 	for _, e := range events {
-		if e.Stage == auditinternal.StageResponseComplete || e.Stage == auditinternal.StagePanic {
+		if e.Stage != auditinternal.StageRequestReceived {
 			r.add(e)
 		}
 	}
@@ -52,15 +54,15 @@ func (r *ring) ProcessEvents(events ...*auditinternal.Event) bool {
 }
 
 func (r *ring) add(e *auditinternal.Event) {
-	if e.User.Username == user.Anonymous && e.ResponseStatus != nil && e.ResponseStatus.Code != http.StatusForbidden {
-		return // what everybody may ask, such as health probes
+	if e.User.Username == user.Anonymous || e.User.Username == "" {
+		return // health probes, and what strangers ask who would leave no place for others
 	}
 	for _, c := range components {
 		if strings.HasPrefix(e.User.Username, c) {
 			return
 		}
 	}
-	l := line{At: e.StageTimestamp.Unix(), User: clip(e.User.Username, maxWord), Verb: clip(e.Verb, maxWord), What: clip(what(e), maxText)}
+	l := line{id: e.AuditID, At: e.StageTimestamp.Unix(), User: clip(e.User.Username, maxWord), Verb: clip(e.Verb, maxWord), What: clip(what(e), maxText)}
 	if e.ImpersonatedUser != nil {
 		l.User += " as " + clip(e.ImpersonatedUser.Username, maxWord)
 	}
@@ -69,6 +71,11 @@ func (r *ring) add(e *auditinternal.Event) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	// A request that goes on is told of when it is answered, and again at its end.
+	if e.Stage == auditinternal.StageResponseComplete && e.AuditID != "" &&
+		slices.ContainsFunc(r.lines[:], func(l line) bool { return l.id == e.AuditID }) {
+		return
+	}
 	r.last++
 	l.number = r.last
 	r.lines[r.last%maxAudit] = l

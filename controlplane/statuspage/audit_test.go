@@ -44,7 +44,7 @@ func TestAuditLinesAreMetadata(t *testing.T) {
 	for _, l := range m.Audit {
 		got = append(got, fmt.Sprintf("%s %s %s %d", l.User, l.Verb, l.What, l.Code))
 	}
-	want := "system:anonymous list secrets shop key 403; ann create secrets shop key 200; ann as bob get pods/exec shop web 200; ann get /metrics 200; system:serviceaccount:shop:web list deployments.apps 200"
+	want := "ann create secrets shop key 200; ann as bob get pods/exec shop web 200; ann get /metrics 200; system:serviceaccount:shop:web list deployments.apps 200"
 	if s := strings.Join(got, "; "); s != want {
 		t.Errorf("%s, want %s", s, want)
 	}
@@ -53,6 +53,41 @@ func TestAuditLinesAreMetadata(t *testing.T) {
 	}
 	if _, m = v.told(); len(m.Audit) > 0 {
 		t.Errorf("they come twice: %+v", m.Audit)
+	}
+}
+
+// TestStrangersLeaveNoAuditLines: whoever knows no more than the address would leave no place
+// for the lines of others.
+func TestStrangersLeaveNoAuditLines(t *testing.T) {
+	p, _ := newTestPage()
+	p.Audit().ProcessEvents(event("ann", "delete", nil, "/x"))
+	for i := range maxAudit {
+		e := event([]string{"system:anonymous", ""}[i%2], "get", nil, "/")
+		e.ResponseStatus.Code = []int32{403, 401}[i%2]
+		p.Audit().ProcessEvents(e)
+	}
+	if _, m := (&viewer{page: p}).told(); len(m.Audit) != 1 || m.Audit[0].User != "ann" {
+		t.Errorf("%d lines, from %+v", len(m.Audit), m.Audit[:1])
+	}
+}
+
+// TestAuditLineOfLongRequest: what goes on is shown once, as soon as it is answered.
+func TestAuditLineOfLongRequest(t *testing.T) {
+	p, _ := newTestPage()
+	v := &viewer{page: p}
+	begun := event("ann", "create", &auditinternal.ObjectReference{Resource: "pods", Subresource: "exec", Name: "web"}, "")
+	begun.AuditID, begun.Stage, begun.ResponseStatus.Code = "1", auditinternal.StageResponseStarted, 101
+	p.Audit().ProcessEvents(begun)
+	if _, m := v.told(); len(m.Audit) != 1 || m.Audit[0].Code != 101 {
+		t.Fatalf("while it goes on: %+v", m.Audit)
+	}
+	other := event("ann", "get", nil, "/version")
+	other.AuditID = "2"
+	ended := begun.DeepCopy()
+	ended.Stage = auditinternal.StageResponseComplete
+	p.Audit().ProcessEvents(ended, other)
+	if _, m := v.told(); len(m.Audit) != 1 || m.Audit[0].What != "/version" {
+		t.Errorf("at its end, and another: %+v", m.Audit)
 	}
 }
 
