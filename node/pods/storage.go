@@ -14,6 +14,7 @@ import (
 	componentresource "k8s.io/component-helpers/resource"
 
 	"github.com/hawser-project/hawser/node/runtime"
+	"github.com/hawser-project/hawser/node/volumes"
 )
 
 const (
@@ -135,7 +136,7 @@ func (r *Runner) excess(ctx context.Context, m *measurement, pod *corev1.Pod) st
 		if limit != nil && used > limit.Value() {
 			return fmt.Sprintf("Usage of EmptyDir volume %q exceeds the limit %q. ", v.Name, limit.String())
 		}
-		if v.EmptyDir.Medium == corev1.StorageMediumDefault {
+		if volumes.OnDisk(dir, v.EmptyDir) {
 			total += used
 		}
 	}

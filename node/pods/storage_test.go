@@ -123,6 +123,22 @@ func TestStorageLimits(t *testing.T) {
 	}
 }
 
+// TestUnmountedMemoryCounts: without the right to mount, an emptyDir in memory is on the disk.
+func TestUnmountedMemoryCounts(t *testing.T) {
+	inWorld(t, memory.Options{}, func(w *world) {
+		p := newPod("a", func(p *corev1.Pod) {
+			withEmptyDir(p, nil)
+			withStorage(p, 0, "1Mi")
+			p.Spec.Volumes[0].EmptyDir.Medium = corev1.StorageMediumMemory
+		})
+		fill(t, filepath.Join(w.runner.places.pod(p.UID), "volumes", "v", "file"), 2*mebi)
+		const want = "Pod ephemeral local storage usage exceeds the total limit of containers 1Mi. "
+		if got := w.runner.excess(w.t.Context(), new(measurement), p); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	})
+}
+
 // diskUsage measures dir until ctx is done.
 func diskUsage(ctx context.Context, dir string) int64 {
 	var w tally

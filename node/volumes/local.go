@@ -22,8 +22,12 @@ import (
 
 // emptyDir makes an empty directory that every user may write to. An existing one is
 // left unchanged: containers have written to it. Medium Memory is a tmpfs if this
-// process may mount one, of at most that many bytes, and else a plain directory.
+// process may mount one, of at most that many bytes, and else a plain directory. There is
+// no other: a node has no huge pages for pods.
 func emptyDir(dir string, src *corev1.EmptyDirVolumeSource, group *int64, most int64) error {
+	if src.Medium != corev1.StorageMediumDefault && src.Medium != corev1.StorageMediumMemory {
+		return fmt.Errorf("unknown storage medium %q", src.Medium)
+	}
 	_, err := os.Lstat(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		err = makeEmpty(dir, group)
@@ -100,6 +104,15 @@ func mountMemory(dir string, group *int64, most int64) error {
 		return fmt.Errorf("mount memory for emptyDir: %w", err)
 	}
 	return nil
+}
+
+// OnDisk says whether an emptyDir that Resolve returned takes place on the node's disk.
+func OnDisk(dir string, src *corev1.EmptyDirVolumeSource) bool {
+	if src.Medium == corev1.StorageMediumDefault {
+		return true
+	}
+	mounted, err := mountinfo.Mounted(dir)
+	return err == nil && !mounted // one that is not there takes none
 }
 
 // unmountBelow unmounts every mount at or below dir, the latest first, so that removing

@@ -4,6 +4,7 @@ package volumes
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -118,6 +119,19 @@ func TestEmptyDirKeepsItsMode(t *testing.T) {
 		}
 		if names, err := os.ReadDir(filepath.Dir(dir)); err != nil || len(names) != 1 {
 			t.Errorf("left beside it: %v, %v", names, err)
+		}
+	}
+}
+
+// TestEmptyDirOfUnknownMedium: it would be a directory of the disk that nobody asked for.
+func TestEmptyDirOfUnknownMedium(t *testing.T) {
+	for _, medium := range []corev1.StorageMedium{corev1.StorageMediumHugePages, "HugePages-2Mi", "memory"} {
+		s, pod, err := setup(t, &fakeObjects{}, corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: medium}})
+		if want := fmt.Sprintf("unknown storage medium %q", medium); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
+		if names, err := os.ReadDir(s.volumesDir(pod.UID)); err != nil || len(names) > 0 {
+			t.Errorf("made %v, %v", names, err)
 		}
 	}
 }
