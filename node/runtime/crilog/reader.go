@@ -23,7 +23,8 @@ type Options struct {
 	Follow <-chan struct{}
 	// Tail, when not nil, starts that many lines before the end.
 	Tail *int64
-	// Since leaves out lines older than this, unless it is zero.
+	// Since leaves out the lines before the first that is not older than this, unless it is
+	// zero, and none that is written once Read waits for more: clocks are set back.
 	Since time.Time
 	// Timestamps puts the time before each line.
 	Timestamps bool
@@ -119,6 +120,7 @@ func (r *reader) run(ctx context.Context) error {
 		case complete:
 			return nil
 		}
+		r.o.Since = time.Time{} // what comes is new
 		if r.flush != nil {
 			r.flush()
 		}
@@ -237,7 +239,11 @@ func (r *reader) feed(b []byte) error {
 // the format, because a crash truncated them, are left out.
 func (r *reader) show(b []byte) {
 	l, err := Parse(b)
-	if err != nil || l.Time.Before(r.o.Since) || (r.o.Stream != "" && l.Stream != r.o.Stream) {
+	if err != nil || l.Time.Before(r.o.Since) {
+		return
+	}
+	r.o.Since = time.Time{}
+	if r.o.Stream != "" && l.Stream != r.o.Stream {
 		return
 	}
 	if r.o.Timestamps && !r.inLine {
@@ -280,8 +286,9 @@ func (r *reader) seek() error {
 			return err
 		}
 	}
-	// A file that was last written before Since has no line to show.
-	for !r.o.Since.IsZero() && len(r.files) > 1 && r.files[0].info.ModTime().Before(r.o.Since) {
+	// A file that was last written before Since has no line to show, but if a clock was set
+	// back. Who follows a log counts on each line.
+	for r.o.Follow == nil && !r.o.Since.IsZero() && len(r.files) > 1 && r.files[0].info.ModTime().Before(r.o.Since) {
 		r.advance()
 	}
 	return nil
