@@ -25,11 +25,22 @@ const (
 	maxRedirects = 10
 )
 
-// client returns an HTTP client for one request through dial.
-func client(dial func(ctx context.Context) (net.Conn, error)) *http.Client {
+// client returns an HTTP client for one request through dial, which it gives the port. It
+// follows redirects to the same host.
+func client(dial func(ctx context.Context, port uint16) (net.Conn, error)) *http.Client {
 	return &http.Client{
 		Transport: &http.Transport{
-			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx) },
+			DialContext: func(ctx context.Context, _, addr string) (net.Conn, error) {
+				_, text, err := net.SplitHostPort(addr)
+				if err != nil {
+					return nil, err
+				}
+				port, err := strconv.ParseUint(text, 10, 16)
+				if err != nil {
+					return nil, fmt.Errorf("port: %w", err)
+				}
+				return dial(ctx, uint16(port))
+			},
 			// Probes ask whether a server answers, not who it is.
 			TLSClientConfig:        &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // see above
 			DisableKeepAlives:      true,
@@ -38,7 +49,7 @@ func client(dial func(ctx context.Context) (net.Conn, error)) *http.Client {
 		},
 		CheckRedirect: func(req *http.Request, via []*http.Request) error {
 			switch {
-			case req.URL.Host != via[0].URL.Host:
+			case req.URL.Hostname() != via[0].URL.Hostname():
 				return http.ErrUseLastResponse // somewhere else: the redirect itself is the answer
 			case len(via) >= maxRedirects:
 				return fmt.Errorf("stopped after %d redirects", maxRedirects)
@@ -60,7 +71,7 @@ func Get(ctx context.Context, a *corev1.HTTPGetAction, t Target) (status int, bo
 	if err != nil {
 		return 0, "", err
 	}
-	c := client(func(ctx context.Context) (net.Conn, error) { return t.dial(ctx, a.Host, port) })
+	c := client(func(ctx context.Context, port uint16) (net.Conn, error) { return t.dial(ctx, a.Host, port) })
 	resp, err := c.Do(req)
 	if err != nil {
 		return 0, "", err
@@ -121,7 +132,7 @@ func (t Target) grpc(ctx context.Context, a *corev1.GRPCAction) (bool, string, e
 	if a.Port < 1 || a.Port > 65535 {
 		return false, "", fmt.Errorf("port %d is no port", a.Port)
 	}
-	c := client(func(ctx context.Context) (net.Conn, error) { return t.Dial(ctx, uint16(a.Port)) })
+	c := client(t.Dial)
 	var protocols http.Protocols
 	protocols.SetUnencryptedHTTP2(true)
 	tr := c.Transport.(*http.Transport) //nolint:forcetypeassert // made by client

@@ -92,6 +92,26 @@ func TestHTTP(t *testing.T) {
 	}
 }
 
+// TestRedirectToAnotherPort: the same host at another port, with or without TLS, is followed,
+// and through the pod's own dial, which knows whose the port is.
+func TestRedirectToAnotherPort(t *testing.T) {
+	secure := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusTeapot)
+	}))
+	defer secure.Close()
+	srv := httptest.NewServer(http.RedirectHandler("https://127.0.0.1:8443/", http.StatusFound))
+	defer srv.Close()
+	at := map[uint16]string{8080: srv.Listener.Addr().String(), 8443: secure.Listener.Addr().String()}
+	pod := target("")
+	pod.Dial = func(ctx context.Context, port uint16) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "tcp", at[port])
+	}
+	p := &corev1.Probe{ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Port: intstr.FromInt32(8080)}}}
+	if ok, output, err := Once(t.Context(), p, pod); ok || output != "HTTP probe failed with statuscode: 418" || err != nil {
+		t.Errorf("Once: %v, %q, %v", ok, output, err)
+	}
+}
+
 func TestHTTPSIsNotVerified(t *testing.T) {
 	srv := httptest.NewTLSServer(http.NotFoundHandler())
 	defer srv.Close()
