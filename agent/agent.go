@@ -287,6 +287,10 @@ func (a *Agent) Wait(ctx context.Context) error {
 // sent by then. The caller owns the connection, which is a tunnel.Stream. Errors are
 // *tunnel.DialError.
 func (a *Agent) DialContext(ctx context.Context, network, addr string) (net.Conn, error) {
+	return a.dial(ctx, tunnel.Dial{Network: network, Addr: addr})
+}
+
+func (a *Agent) dial(ctx context.Context, d tunnel.Dial) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, tunnel.DefaultDialTimeout)
 	defer cancel()
 	for {
@@ -294,9 +298,9 @@ func (a *Agent) DialContext(ctx context.Context, network, addr string) (net.Conn
 		if err != nil {
 			code := tunnel.CodeOf(err)
 			a.metrics.dial(outbound, code)
-			return nil, &tunnel.DialError{Addr: addr, Code: code, Text: tunnel.Reason(addr, err)}
+			return nil, &tunnel.DialError{Addr: d.Addr, Code: code, Text: tunnel.Reason(d.Addr, err)}
 		}
-		c, err := l.dial(ctx, network, addr)
+		c, err := l.dial(ctx, d)
 		if err == nil {
 			a.metrics.dial(outbound, 0)
 			return c, nil

@@ -207,6 +207,35 @@ func TestDialContext(t *testing.T) {
 	})
 }
 
+// TestDialSpare: pods leave streams for the node.
+func TestDialSpare(t *testing.T) {
+	bubble(t, func(t *testing.T, h *servers) {
+		defer h.open("hub:1")()
+		h.echo("apiserver:443")
+		g := h.startGroup(Config{Servers: []string{"hub:1"}, MaxStreams: 16}, 1)
+		next(t, h.sessions)
+		spare := 0
+		for ; spare < 20; spare++ {
+			c, err := g.DialSpare(t.Context(), "tcp", "apiserver:443")
+			if errors.Is(err, tunnel.Busy) {
+				break
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+		}
+		if spare < 12 || spare > 14 {
+			t.Errorf("%d spare dials of 16 streams", spare)
+		}
+		c, err := g.DialContext(t.Context(), "tcp", "apiserver:443")
+		if err != nil {
+			t.Fatalf("after %d spare ones: %v", spare, err)
+		}
+		exchangeText(t, c)
+	})
+}
+
 // TestDialSurvivesSession: a dial without an answer at the end of the session is made again
 // on the next session.
 func TestDialSurvivesSession(t *testing.T) {

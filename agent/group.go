@@ -262,6 +262,16 @@ var errOther = errors.New("another server is connected")
 // DialContext is Agent's, through any of the servers. If one does not answer within ten seconds
 // another one is tried.
 func (g *Group) DialContext(ctx context.Context, network, addr string) (net.Conn, error) {
+	return g.dial(ctx, tunnel.Dial{Network: network, Addr: addr})
+}
+
+// DialSpare is DialContext for clients who are not the node's: it fails with Busy if the
+// session has an eighth of its streams left, or less. The node's own dials find a place then.
+func (g *Group) DialSpare(ctx context.Context, network, addr string) (net.Conn, error) {
+	return g.dial(ctx, tunnel.Dial{Network: network, Addr: addr, Spare: true})
+}
+
+func (g *Group) dial(ctx context.Context, d tunnel.Dial) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, tunnel.DefaultDialTimeout)
 	defer cancel()
 	for tried := map[*Agent]bool{}; ; {
@@ -270,7 +280,7 @@ func (g *Group) DialContext(ctx context.Context, network, addr string) (net.Conn
 		one, stop := context.WithCancelCause(ctx)
 		var wg sync.WaitGroup
 		wg.Go(func() { g.await(one, a, tried, stop) })
-		c, err := a.DialContext(one, network, addr)
+		c, err := a.dial(one, d)
 		other := errors.Is(context.Cause(one), errOther)
 		stop(nil)
 		wg.Wait()

@@ -81,16 +81,16 @@ func (l *link) alone() bool { return len(l.agent.cfg.Servers) == 1 }
 // parked is since when the session has had no connection; zero if it has one.
 func (l *link) parked() time.Time { return l.session.Link().Parked }
 
-// dial requests a new stream to addr from the server. It fails when the link is abandoned.
-func (l *link) dial(ctx context.Context, network, addr string) (net.Conn, error) {
-	if err := l.opened.enter(addr); err != nil {
+// dial requests a new stream from the server. It fails when the link is abandoned.
+func (l *link) dial(ctx context.Context, d tunnel.Dial) (net.Conn, error) {
+	if err := l.opened.enter(d.Addr); err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	stop := context.AfterFunc(l.abandoned, func() { cancel(tunnel.Lost) })
 	defer stop()
-	st, err := tunnel.Connect(ctx, l.session, network, addr)
+	st, err := d.Connect(ctx, l.session)
 	if err != nil {
 		l.opened.leave()
 		if tunnel.CodeOf(err) == tunnel.Draining { // the announcement is in another stream, and may be read later

@@ -280,9 +280,9 @@ func (p *parts) openAPI(ctx context.Context, o *options, log *slog.Logger) error
 	p.users = append(p.users, port(l).run)
 	if o.apiNets != "" {
 		pods := &podNets{dir: o.apiNets, addr: o.apiListen, log: log, port: func(l net.Listener) *apiPort {
-			p := port(l)
-			p.pod = true
-			return p
+			of := port(l)
+			of.pod, of.dial = true, p.link.DialSpare
+			return of
 		}}
 		p.users = append(p.users, pods.run)
 	}
