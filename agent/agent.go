@@ -81,6 +81,9 @@ type Config struct {
 	// Declared reports whether a running pod of this node has the address and declares the
 	// port; nil means that none does. It is called for each stream and must not block.
 	Declared func(netip.AddrPort) bool
+	// DialDeclared connects to a port that is a target only because Declared says so, and
+	// checks whose it is. Nil means Target.
+	DialDeclared func(ctx context.Context, addr netip.AddrPort) (net.Conn, error)
 	// Allow has further targets that servers may dial.
 	Allow Targets
 	// Target dials the targets that the policy allows. Nil means a net.Dialer that refuses

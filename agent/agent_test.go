@@ -27,13 +27,20 @@ func TestServerReachesNode(t *testing.T) {
 	bubble(t, func(t *testing.T, h *servers) {
 		defer h.open("hub:1")()
 		h.echo("10.0.0.7:80")
+		h.echo("10.0.0.7:22")
 		h.echo("[::1]:8080")
 		kubelet := memnet.NewHandoff(tunnel.Addr("node-1:10250"), 1)
 		defer kubelet.Close()
 		h.start(Config{
 			Servers: []string{"hub:1"}, Version: "v1", Kubelet: kubelet,
 			Declared: func(a netip.AddrPort) bool { return a.Addr() == netip.MustParseAddr("10.0.0.7") },
-			Allow:    targets(t, "localhost:8080"),
+			DialDeclared: func(ctx context.Context, addr netip.AddrPort) (net.Conn, error) {
+				if addr.Port() == 22 { // declared, and another's
+					return nil, &tunnel.DialError{Addr: addr.String(), Code: tunnel.Denied, Text: "not the pod's"}
+				}
+				return h.net.Dial(ctx, "tcp", addr.String())
+			},
+			Allow: targets(t, "localhost:8080"),
 		})
 		m := next(t, h.sessions)
 		if m.hello.Node != "node-1" || m.hello.Sequence != 1 || m.hello.Meta["version"] != "v1" {
@@ -57,6 +64,7 @@ func TestServerReachesNode(t *testing.T) {
 		}
 		for addr, want := range map[string]tunnel.Code{
 			"10.0.0.7:81":           tunnel.Refused, // a pod's, and no process listens
+			"10.0.0.7:22":           tunnel.Denied,  // declared by a pod that does not listen
 			"10.0.0.8:80":           tunnel.Denied,
 			"10.0.0.7%node-2:80":    tunnel.Denied,
 			"node-1:22":             tunnel.Denied,

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -242,8 +243,18 @@ func (l *link) dialFirst(ctx context.Context, network string, where decision) (c
 		ctx, cancel = context.WithTimeout(ctx, where.within)
 		defer cancel()
 	}
+	dial := l.agent.target
+	if declared := l.agent.cfg.DialDeclared; where.pods && declared != nil {
+		dial = func(ctx context.Context, _, addr string) (net.Conn, error) {
+			to, err := netip.ParseAddrPort(addr)
+			if err != nil {
+				return nil, err
+			}
+			return declared(ctx, to)
+		}
+	}
 	for _, addr := range where.addrs {
-		if c, err = l.agent.target(ctx, network, addr); err == nil {
+		if c, err = dial(ctx, network, addr); err == nil {
 			return c, nil
 		}
 	}

@@ -66,6 +66,7 @@ const kubeletTimeout = 900 * time.Millisecond
 // address that answers.
 type decision struct {
 	kubelet bool
+	pods    bool // only because a pod declares it
 	addrs   []string
 	within  time.Duration // for the dial; 0 means as long as the opener waits
 }
@@ -110,8 +111,10 @@ func (p policy) decideIP(addr string, ip netip.Addr, port uint16) (decision, err
 		return decision{}, refuse(addr, tunnel.Denied, "%v embeds a loopback address; only --allow-target %s admits it", ip, to)
 	case p.isKubelet(port) && p.isOwn(ip):
 		return p.toKubelet(addr)
-	case p.allow.ip(ip, port), p.isPods(ip, port):
+	case p.allow.ip(ip, port):
 		return decision{addrs: []string{to}}, nil
+	case p.isPods(ip, port):
+		return decision{addrs: []string{to}, pods: true}, nil
 	default:
 		return decision{}, p.notAllowed(addr, to)
 	}

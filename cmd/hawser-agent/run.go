@@ -7,6 +7,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math"
@@ -37,6 +38,7 @@ import (
 	"github.com/hawser-project/hawser/node/reviews"
 	"github.com/hawser-project/hawser/node/runtime"
 	"github.com/hawser-project/hawser/node/runtime/process"
+	"github.com/hawser-project/hawser/tunnel"
 	"github.com/hawser-project/hawser/tunnel/memnet"
 )
 
@@ -333,7 +335,7 @@ func (p *parts) connect(o *options, id *bootstrap.Identity, metrics prometheus.R
 	if o.builtin() {
 		streams := memnet.NewHandoff(nodeAddr(o.nodeName), kubeletBacklog)
 		p.streams = streams
-		c.Kubelet, c.Addresses, c.Declared = streams, p.addresses, p.declared
+		c.Kubelet, c.Addresses, c.Declared, c.DialDeclared = streams, p.addresses, p.declared, p.dialDeclared
 	} else {
 		c.KubeletAddr, c.Addresses = o.kubeletAddr, func() []netip.Addr { return machineAddresses(o.ips) }
 	}
@@ -415,6 +417,15 @@ func (p *parts) addresses() []netip.Addr {
 // declared tells whether a running pod declares a port at its address. Pods of the
 // process runtime have the node's own addresses.
 func (p *parts) declared(addr netip.AddrPort) bool { return p.node.Pods().Declares(addr) }
+
+// dialDeclared connects to such a port, if its pod listens there.
+func (p *parts) dialDeclared(ctx context.Context, addr netip.AddrPort) (net.Conn, error) {
+	c, err := p.node.Pods().DialDeclared(ctx, addr)
+	if errors.Is(err, runtime.ErrForeignPort) {
+		return nil, &tunnel.DialError{Addr: addr.String(), Code: tunnel.Denied, Text: err.Error()}
+	}
+	return c, err
+}
 
 // nodeAddr is what the kubelet API's listener is called: it has no port.
 type nodeAddr string

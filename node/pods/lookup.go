@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"net"
 	"net/netip"
 	"slices"
 
@@ -60,9 +61,33 @@ func (r *Runner) Pod(_ context.Context, name types.NamespacedName, uid types.UID
 
 // Declares reports whether a running container of a pod with that address declares the
 // TCP port: as a container's port, or, at the node's addresses, as a host port.
-func (r *Runner) Declares(addr netip.AddrPort) bool {
+func (r *Runner) Declares(addr netip.AddrPort) bool { return len(r.declarers(addr)) > 0 }
+
+// DialDeclared connects to a port for which Declares is true. Where pods share the node's
+// addresses it fails with runtime.ErrForeignPort if who listens there is none of the pods
+// that declare it; one in the host's network stands for the whole machine.
+func (r *Runner) DialDeclared(ctx context.Context, addr netip.AddrPort) (net.Conn, error) {
+	addr = netip.AddrPortFrom(addr.Addr().Unmap(), addr.Port())
+	hosts := r.cfg.HostIPs()
+	err := fmt.Errorf("no running pod declares %s any more: %w", addr, runtime.ErrNotRunning)
+	for _, pod := range r.declarers(addr) {
+		shares := slices.ContainsFunc(pod.Status.PodIPs, func(ip corev1.PodIP) bool { return slices.Contains(hosts, ip.IP) })
+		if pod.Spec.HostNetwork || !shares {
+			return new(net.Dialer).DialContext(ctx, "tcp", addr.String())
+		}
+		var conn net.Conn
+		if conn, err = r.cfg.Runtime.DialPodAt(ctx, idOf(pod), addr); err == nil {
+			return conn, nil
+		}
+	}
+	return nil, err
+}
+
+// declarers are the pods for which Declares is true.
+func (r *Runner) declarers(addr netip.AddrPort) []*corev1.Pod {
 	ip, port := addr.Addr().Unmap().String(), int32(addr.Port())
 	host := slices.Contains(r.cfg.HostIPs(), ip)
+	var list []*corev1.Pod
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, w := range r.workers {
@@ -72,10 +97,10 @@ func (r *Runner) Declares(addr netip.AddrPort) bool {
 		}
 		own := slices.ContainsFunc(pod.Status.PodIPs, func(p corev1.PodIP) bool { return p.IP == ip })
 		if (own || host) && declares(pod, ip, port, own, host) {
-			return true
+			list = append(list, pod)
 		}
 	}
-	return false
+	return list
 }
 
 // declares reports that for one pod. own is whether the address is the pod's, host

@@ -27,6 +27,9 @@ var ErrNotFound = errors.New("not found")
 // live process, such as an exec into a dead container.
 var ErrNotRunning = errors.New("container is not running")
 
+// ErrForeignPort is wrapped by errors about a port of a pod at which another process listens.
+var ErrForeignPort = errors.New("what listens there is not a process of the pod, and pods of this node share its addresses")
+
 // A StartError means that a command could not be started. Errors of Start and Exec wrap
 // it.
 type StartError struct {
@@ -271,6 +274,10 @@ type Runtime interface {
 	// declared is whether the pod's spec declares the port; it decides if the owner of the
 	// port cannot be found.
 	DialPod(ctx context.Context, id PodID, port uint16, declared bool, also ...netip.Addr) (net.Conn, error)
+	// DialPodAt connects to a TCP port that the pod's spec declares, at that address, which is
+	// one of the machine. If pods share the addresses of the machine, it fails with
+	// ErrForeignPort if another process listens there.
+	DialPodAt(ctx context.Context, id PodID, at netip.AddrPort) (net.Conn, error)
 	// Images lists the images on the node. A runtime that fetches none lists the names in
 	// its containers.
 	Images(ctx context.Context) ([]Image, error)

@@ -45,7 +45,7 @@ type Options struct {
 	Start func(c runtime.Container) Behaviour
 	// Exec is what Exec does. Nil makes every command succeed without output.
 	Exec func(ctx context.Context, c runtime.Container, argv []string, s runtime.Stdio) (int, error)
-	// Dial is what DialPod does. Nil refuses.
+	// Dial is what DialPod and DialPodAt do. Nil refuses.
 	Dial func(ctx context.Context, pod runtime.PodID, port uint16, also []netip.Addr) (net.Conn, error)
 	// Images is what Images returns.
 	Images []runtime.Image
@@ -468,6 +468,11 @@ func (r *Runtime) DialPod(ctx context.Context, id runtime.PodID, port uint16, _ 
 		return nil, fmt.Errorf("dial port %d of pod %s: connection refused", port, id.Name)
 	}
 	return r.opts.Dial(ctx, id, port, also)
+}
+
+// DialPodAt implements runtime.Runtime.
+func (r *Runtime) DialPodAt(ctx context.Context, id runtime.PodID, at netip.AddrPort) (net.Conn, error) {
+	return r.DialPod(ctx, id, at.Port(), true, at.Addr())
 }
 
 // Images implements runtime.Runtime.

@@ -19,11 +19,52 @@ import (
 	"strconv"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/hawser-project/hawser/node/runtime"
 )
 
 // DialPod connects to a port that the pod listens on; see runtime.Runtime.
 func (r *Runtime) DialPod(ctx context.Context, id runtime.PodID, port uint16, declared bool, also ...netip.Addr) (net.Conn, error) {
+	shims, err := r.shimsOf(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	owner := &portOwner{turns: r.turns, shims: shims, declared: declared}
+	var failed error // the first error, or else the first about an owner
+	for _, host := range append([]netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()}, also...) {
+		conn, err := owner.dial(ctx, netip.AddrPortFrom(host, port))
+		if err == nil {
+			return conn, nil
+		}
+		if failed == nil || !isForeign(failed) && isForeign(err) {
+			failed = err
+		}
+	}
+	return nil, fmt.Errorf("connect to port %d of pod %s: %w", port, id.NamespacedName, failed)
+}
+
+// DialPodAt connects to a declared port at an address; see runtime.Runtime. An address of the
+// node that this machine does not have, such as a translator's, is dialed as it is, unless
+// another process has the port here.
+func (r *Runtime) DialPodAt(ctx context.Context, id runtime.PodID, at netip.AddrPort) (net.Conn, error) {
+	shims, err := r.shimsOf(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	owner := &portOwner{turns: r.proxyTurns, shims: shims, declared: true}
+	conn, err := owner.dial(ctx, at)
+	if errors.Is(err, unix.EADDRNOTAVAIL) {
+		conn, err = new(net.Dialer).DialContext(ctx, "tcp", at.String())
+	}
+	if err != nil {
+		return nil, fmt.Errorf("connect to %s of pod %s: %w", at, id.NamespacedName, err)
+	}
+	return conn, nil
+}
+
+// shimsOf lists the shims of the pod's containers that are not over.
+func (r *Runtime) shimsOf(ctx context.Context, id runtime.PodID) ([]int, error) {
 	if err := r.wait(ctx); err != nil {
 		return nil, err
 	}
@@ -42,23 +83,12 @@ func (r *Runtime) DialPod(ctx context.Context, id runtime.PodID, port uint16, de
 	if !known {
 		return nil, fmt.Errorf("pod %s: %w", id.NamespacedName, runtime.ErrNotRunning)
 	}
-	owner := &portOwner{turns: r.turns, shims: shims, declared: declared}
-	var failed error // the first error, or else the first about an owner
-	for _, host := range append([]netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()}, also...) {
-		conn, err := owner.dial(ctx, netip.AddrPortFrom(host, port))
-		if err == nil {
-			return conn, nil
-		}
-		if failed == nil || !isForeign(failed) && isForeign(err) {
-			failed = err
-		}
-	}
-	return nil, fmt.Errorf("connect to port %d of pod %s: %w", port, id.NamespacedName, failed)
+	return shims, nil
 }
 
 // The reasons for not connecting to a port.
 var (
-	errForeign      = errors.New("what listens there is not a process of the pod, and pods of this node share its addresses")
+	errForeign      = runtime.ErrForeignPort
 	errOwnerUnknown = errors.New("it cannot be told whether it is the pod's: name it among the containerPorts")
 )
 
@@ -66,6 +96,7 @@ func isForeign(err error) bool { return errors.Is(err, errForeign) || errors.Is(
 
 // turns bound how many look through processes at the same time. A pod decides how many processes
 // and descriptors it has. So a turn is short, and one pod does not delay the probes of others.
+// Connections of proxies and load balancers, of which there may be many, have turns of their own.
 type turns chan struct{}
 
 const (

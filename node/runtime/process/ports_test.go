@@ -195,6 +195,44 @@ func TestDialPodAlso(t *testing.T) {
 	})
 }
 
+// TestDialPodAt: exactly that address is reached, and only if the pod listens there.
+func TestDialPodAt(t *testing.T) {
+	eachIsolation(t, func(t *testing.T, iso Isolation) {
+		at := machineAddr(t)
+		g := newRig(t, Config{Isolation: iso})
+		own := g.listen(testPod, "own", netip.AddrPortFrom(at, 0).String(), "exec")
+		wide := g.listen(testPod, "wide", "[::]:0", "exec")
+		theirs := stranger(t, netip.AddrPortFrom(at, 0).String())
+		_ = g.listen(testPod, "shadow", fmt.Sprintf("127.0.0.1:%d", theirs), "exec")
+		reach := func(to netip.AddrPort) (string, error) {
+			conn, err := g.DialPodAt(g.ctx, testPod, to)
+			if err != nil {
+				return "", err
+			}
+			defer conn.Close()
+			b, err := io.ReadAll(conn)
+			return string(b), err
+		}
+		for name, port := range map[string]uint16{"own": own, "all addresses": wide} {
+			if got, err := reach(netip.AddrPortFrom(at, port)); got != "pod" || err != nil {
+				t.Errorf("%s: %q, %v", name, got, err)
+			}
+		}
+		if got, err := reach(netip.AddrPortFrom(at, theirs)); !errors.Is(err, runtime.ErrForeignPort) {
+			t.Errorf("another process's: %q, %v", got, err)
+		}
+		if got, err := reach(netip.AddrPortFrom(at, 1)); !errors.Is(err, unix.ECONNREFUSED) {
+			t.Errorf("nobody's: %q, %v", got, err)
+		}
+		// An address that this machine does not have is dialed as it is.
+		ctx, cancel := context.WithCancel(g.ctx)
+		cancel()
+		if _, err := g.DialPodAt(ctx, testPod, netip.MustParseAddrPort("192.0.2.1:1")); err == nil || errors.Is(err, unix.EADDRNOTAVAIL) {
+			t.Errorf("a translator's: %v", err)
+		}
+	})
+}
+
 // TestDialPodStays: no connection is made to an address that is not the machine's.
 func TestDialPodStays(t *testing.T) {
 	o := &portOwner{declared: true}

@@ -107,6 +107,8 @@ type Runtime struct {
 	done  chan struct{} // closed when Run is to return
 	turns turns         // of looking for the owners of ports
 
+	proxyTurns turns // likewise, for DialPodAt
+
 	// Written before ready is closed, and not changed after.
 	isolation Isolation
 	cgroups   *cgroups // nil when none can be written
@@ -163,6 +165,7 @@ func New(c Config) (*Runtime, error) {
 		log:        c.Log,
 		ready:      make(chan struct{}),
 		turns:      make(turns, maxTurns),
+		proxyTurns: make(turns, maxTurns),
 		done:       make(chan struct{}),
 		containers: make(map[string]*container),
 		sandboxes:  make(map[string]*sandbox),
