@@ -246,9 +246,9 @@ func (l *link) dialFirst(ctx context.Context, network string, where decision) (c
 	dial := l.agent.target
 	if declared := l.agent.cfg.DialDeclared; where.pods && declared != nil {
 		dial = func(ctx context.Context, _, addr string) (net.Conn, error) {
-			to, err := netip.ParseAddrPort(addr)
-			if err != nil {
-				return nil, err
+			to, bad := netip.ParseAddrPort(addr)
+			if bad != nil {
+				return nil, bad
 			}
 			return declared(ctx, to)
 		}
