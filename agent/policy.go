@@ -88,7 +88,8 @@ func (p policy) decide(network, addr string) (decision, error) {
 		}
 		host = host[:i]
 	}
-	if ip, err := netip.ParseAddr(host); err == nil {
+	// A node may have a name that looks like an address.
+	if ip, err := netip.ParseAddr(host); err == nil && host != p.node {
 		return p.decideIP(addr, ip, port)
 	}
 	return p.decideName(addr, host, port)

@@ -154,6 +154,11 @@ func TestNoKubelet(t *testing.T) {
 	if _, err := p.decide("tcp", "node-1:10250"); !errors.Is(err, tunnel.Denied) || !strings.Contains(err.Error(), "--kubelet none") {
 		t.Errorf("without a kubelet: %v, want Denied and why", err)
 	}
+	p.kubelet = true
+	p.node = "10.0.0.1" // a DNS subdomain, if an odd one
+	if v, err := p.decide("tcp", "10.0.0.1:10250"); err != nil || !v.kubelet {
+		t.Errorf("node that is called like an address: %v, %v", v, err)
+	}
 }
 
 // A kubelet in another process is reached at its port, by the node's name and its addresses.

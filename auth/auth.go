@@ -14,7 +14,6 @@ import (
 	"embed"
 	"errors"
 	"fmt"
-	"net/netip"
 	"slices"
 	"strings"
 )
@@ -55,8 +54,7 @@ func NodeName(cert *x509.Certificate) (string, error) {
 }
 
 // CheckNodeName returns an error unless name is a DNS subdomain (RFC 1123) of at most 253
-// bytes in lower case, and not an IP address: that leads to whichever node has it, and is
-// no name of a server for TLS.
+// bytes in lower case.
 func CheckNodeName(name string) error {
 	if name == "" {
 		return errors.New("node name is empty")
@@ -68,9 +66,6 @@ func CheckNodeName(name string) error {
 		if !isLabel(label) {
 			return fmt.Errorf("node name %q must consist of lower case letters, digits, '-' and '.', and each part must start and end with a letter or digit", name)
 		}
-	}
-	if _, err := netip.ParseAddr(name); err == nil {
-		return fmt.Errorf("node name %q is an IP address, by which the node's kubelet is not reached: choose another name", name)
 	}
 	return nil
 }

@@ -7,17 +7,16 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"github.com/hawser-project/hawser/auth"
 	"github.com/hawser-project/hawser/auth/nodekeys"
 )
 
@@ -77,9 +76,8 @@ func newNode() *cobra.Command {
 
 // onIdentity has f change the identity of a node, as whoever the kubeconfig is for.
 func onIdentity(ctx context.Context, kubeconfig, name string, f func(context.Context, *nodekeys.Book, string) error) error {
-	// A name that no machine gets any more can be revoked.
-	if msgs := validation.IsDNS1123Subdomain(name); len(msgs) > 0 {
-		return fmt.Errorf("node name %q: %s", name, strings.Join(msgs, "; "))
+	if err := auth.CheckNodeName(name); err != nil {
+		return err
 	}
 	return withClient(ctx, kubeconfig, func(ctx context.Context, client kubernetes.Interface, rc *rest.Config) error {
 		return f(ctx, nodekeys.NewBook(client), whoAmI(ctx, client, rc))

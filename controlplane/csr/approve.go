@@ -3,11 +3,11 @@ package csr
 // The approver: lets kubelets have the certificates they need.
 
 import (
-	"cmp"
 	"context"
 	"crypto/x509"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"time"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
@@ -114,10 +114,13 @@ func (a *Approver) kubelet(ctx context.Context, r *certificatesv1.CertificateSig
 	if err != nil {
 		return a.leave(r, err)
 	}
-	if err = cmp.Or(a.server.Check(node), auth.CheckNodeName(node)); err != nil {
+	if err = a.server.Check(node); err != nil {
 		return a.deny(ctx, r, "ReservedName", err.Error())
 	}
 	renewal := r.Spec.Username == nodePrefix+node
+	if _, err = netip.ParseAddr(node); err == nil && !renewal {
+		return a.deny(ctx, r, "ReservedName", fmt.Sprintf("node name %q is an IP address, by which this API server does not reach its kubelet: choose another --node-name", node))
+	}
 	what, message := "nodeclient", "Auto approving kubelet client certificate after SubjectAccessReview."
 	if renewal {
 		what, message = "selfnodeclient", "Auto approving self kubelet client certificate after SubjectAccessReview."
