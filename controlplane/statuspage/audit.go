@@ -6,8 +6,8 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
-	"k8s.io/apimachinery/pkg/types"
 	auditinternal "k8s.io/apiserver/pkg/apis/audit"
 	"k8s.io/apiserver/pkg/audit"
 	"k8s.io/apiserver/pkg/authentication/user"
@@ -20,7 +20,7 @@ const maxAudit = 200
 // was sent, and no parameters.
 type line struct {
 	number uint64
-	id     types.UID // of the request
+	asked  time.Time // when a request was received that goes on; zero once it has ended
 	At     int64     `json:"at"`
 	User   string    `json:"user"`
 	Verb   string    `json:"verb"`
@@ -62,7 +62,7 @@ func (r *ring) add(e *auditinternal.Event) {
 			return
 		}
 	}
-	l := line{id: e.AuditID, At: e.StageTimestamp.Unix(), User: clip(e.User.Username, maxWord), Verb: clip(e.Verb, maxWord), What: clip(what(e), maxText)}
+	l := line{At: e.StageTimestamp.Unix(), User: clip(e.User.Username, maxWord), Verb: clip(e.Verb, maxWord), What: clip(what(e), maxText)}
 	if e.ImpersonatedUser != nil {
 		l.User += " as " + clip(e.ImpersonatedUser.Username, maxWord)
 	}
@@ -71,9 +71,14 @@ func (r *ring) add(e *auditinternal.Event) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	// A request that goes on is told of when it is answered, and again at its end.
-	if e.Stage == auditinternal.StageResponseComplete && e.AuditID != "" &&
-		slices.ContainsFunc(r.lines[:], func(l line) bool { return l.id == e.AuditID }) {
+	// A request that goes on is told of when it is answered, and again at its end. Its ID is no
+	// help: clients may choose it.
+	if e.Stage == auditinternal.StageResponseStarted {
+		l.asked = e.RequestReceivedTimestamp.Time
+	} else if i := slices.IndexFunc(r.lines[:], func(o line) bool {
+		return !o.asked.IsZero() && o.asked.Equal(e.RequestReceivedTimestamp.Time) && o.User == l.User && o.Verb == l.Verb && o.What == l.What
+	}); i >= 0 {
+		r.lines[i].asked = time.Time{}
 		return
 	}
 	r.last++

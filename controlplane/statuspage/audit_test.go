@@ -67,7 +67,7 @@ func TestStrangersLeaveNoAuditLines(t *testing.T) {
 		p.Audit().ProcessEvents(e)
 	}
 	if _, m := (&viewer{page: p}).told(); len(m.Audit) != 1 || m.Audit[0].User != "ann" {
-		t.Errorf("%d lines, from %+v", len(m.Audit), m.Audit[:1])
+		t.Errorf("%d lines: %+v", len(m.Audit), m.Audit)
 	}
 }
 
@@ -76,18 +76,35 @@ func TestAuditLineOfLongRequest(t *testing.T) {
 	p, _ := newTestPage()
 	v := &viewer{page: p}
 	begun := event("ann", "create", &auditinternal.ObjectReference{Resource: "pods", Subresource: "exec", Name: "web"}, "")
-	begun.AuditID, begun.Stage, begun.ResponseStatus.Code = "1", auditinternal.StageResponseStarted, 101
+	begun.Stage, begun.ResponseStatus.Code = auditinternal.StageResponseStarted, 101
+	begun.RequestReceivedTimestamp = metav1.NowMicro()
 	p.Audit().ProcessEvents(begun)
 	if _, m := v.told(); len(m.Audit) != 1 || m.Audit[0].Code != 101 {
 		t.Fatalf("while it goes on: %+v", m.Audit)
 	}
 	other := event("ann", "get", nil, "/version")
-	other.AuditID = "2"
+	other.RequestReceivedTimestamp = begun.RequestReceivedTimestamp
 	ended := begun.DeepCopy()
 	ended.Stage = auditinternal.StageResponseComplete
 	p.Audit().ProcessEvents(ended, other)
 	if _, m := v.told(); len(m.Audit) != 1 || m.Audit[0].What != "/version" {
 		t.Errorf("at its end, and another: %+v", m.Audit)
+	}
+}
+
+// TestAuditIDsAreTheClients: who sends the ID of another request with a deletion does not hide
+// that, and the end of a request that goes on hides one line only.
+func TestAuditIDsAreTheClients(t *testing.T) {
+	p, _ := newTestPage()
+	begun, deleted := event("ann", "get", nil, "/version"), event("ann", "delete", &auditinternal.ObjectReference{Resource: "secrets", Name: "s"}, "")
+	begun.AuditID, deleted.AuditID = "x", "x"
+	begun.Stage, begun.RequestReceivedTimestamp = auditinternal.StageResponseStarted, metav1.NowMicro()
+	p.Audit().ProcessEvents(begun, deleted)
+	ended := begun.DeepCopy()
+	ended.Stage = auditinternal.StageResponseComplete
+	p.Audit().ProcessEvents(ended, ended)
+	if _, m := (&viewer{page: p}).told(); len(m.Audit) != 3 || m.Audit[1].Verb != "delete" {
+		t.Errorf("%+v", m.Audit)
 	}
 }
 
