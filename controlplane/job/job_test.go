@@ -300,11 +300,13 @@ func TestEvicted(t *testing.T) {
 func TestEvictedSucceeds(t *testing.T) {
 	const done = " SuccessCriteriaMet/CompletionsReached Complete/CompletionsReached"
 	for name, tc := range map[string]struct {
-		edit func(*batchv1.JobSpec)
-		want string
+		edit  func(*batchv1.JobSpec)
+		twice bool // noted as succeeded, too
+		want  string
 	}{
-		"plain":   {func(*batchv1.JobSpec) {}, "active 1 terminating 0 succeeded 0 failed 1"},
-		"indexed": {numbered, "active 0 terminating 0 succeeded 1 failed 1 indexes 0" + done},
+		"plain":   {func(*batchv1.JobSpec) {}, false, "active 1 terminating 0 succeeded 0 failed 1"},
+		"twice":   {func(*batchv1.JobSpec) {}, true, "active 1 terminating 0 succeeded 0 failed 1"},
+		"indexed": {numbered, false, "active 0 terminating 0 succeeded 1 failed 1 indexes 0" + done},
 	} {
 		job := newJob(tc.edit)
 		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
@@ -313,6 +315,9 @@ func TestEvictedSucceeds(t *testing.T) {
 			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(job, batchv1.SchemeGroupVersion.WithKind("Job"))},
 		}, Status: corev1.PodStatus{Phase: corev1.PodSucceeded}}
 		job.Status.UncountedTerminatedPods = &batchv1.UncountedTerminatedPods{Failed: []types.UID{p.UID}}
+		if tc.twice {
+			job.Status.UncountedTerminatedPods.Succeeded = []types.UID{p.UID}
+		}
 		t.Run(name, func(t *testing.T) {
 			run(t, func(w *world) {
 				w.settle(time.Minute)

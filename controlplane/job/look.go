@@ -134,11 +134,15 @@ func (l *look) free(pods []*corev1.Pod) {
 	}
 }
 
+// uncounted are the pods that are noted and not yet counted. One that an older version has noted
+// twice has failed.
 func uncounted(j *batchv1.Job) batchv1.UncountedTerminatedPods {
 	if j.Status.UncountedTerminatedPods == nil {
 		return batchv1.UncountedTerminatedPods{}
 	}
-	return *j.Status.UncountedTerminatedPods
+	u := *j.Status.UncountedTerminatedPods
+	u.Succeeded = slices.DeleteFunc(slices.Clone(u.Succeeded), func(uid types.UID) bool { return slices.Contains(u.Failed, uid) })
+	return u
 }
 
 func finished(j *batchv1.Job) bool {
