@@ -7,7 +7,6 @@ import (
 	"crypto/x509"
 	"fmt"
 	"log/slog"
-	"net/netip"
 	"time"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
@@ -118,9 +117,6 @@ func (a *Approver) kubelet(ctx context.Context, r *certificatesv1.CertificateSig
 		return a.deny(ctx, r, "ReservedName", err.Error())
 	}
 	renewal := r.Spec.Username == nodePrefix+node
-	if _, err = netip.ParseAddr(node); err == nil && !renewal {
-		return a.deny(ctx, r, "ReservedName", fmt.Sprintf("node name %q is an IP address, by which this API server does not reach its kubelet: choose another --node-name", node))
-	}
 	what, message := "nodeclient", "Auto approving kubelet client certificate after SubjectAccessReview."
 	if renewal {
 		what, message = "selfnodeclient", "Auto approving self kubelet client certificate after SubjectAccessReview."

@@ -204,7 +204,6 @@ func TestFromRequestToCertificate(t *testing.T) {
 		{"bad name", clientSigner, "system:bootstrap:abcdef", bootGroups, clientUsages, forNode("Bad_Name", nil), "pending", ""},
 		{"the server's name", clientSigner, "system:bootstrap:abcdef", bootGroups, clientUsages, forNode("hub", nil), "denied", `node name "hub" is a name of the server (hub): choose another --node-name`},
 		{"the server's address", clientSigner, "system:bootstrap:abcdef", bootGroups, clientUsages, forNode("192.0.2.7", nil), "denied", "is a name of the server"},
-		{"an address", clientSigner, "system:bootstrap:abcdef", bootGroups, clientUsages, forNode("10.0.0.5", nil), "denied", `node name "10.0.0.5" is an IP address`},
 		{"renewal of the server's name", clientSigner, "system:node:localhost", nodeGroups, clientUsages, forNode("localhost", nil), "denied", "is a name of the server"},
 		{"no node's", clientSigner, "system:bootstrap:abcdef", bootGroups, clientUsages, subject("alice", "developers"), "pending", ""},
 		{"too many usages", clientSigner, "system:bootstrap:abcdef", bootGroups, append(usages(certificatesv1.UsageServerAuth), clientUsages...), forNode("node-9", nil), "pending", ""},
