@@ -206,11 +206,14 @@ func (w *trackedConn) learn(control []byte) {
 // if it does not. before is what came just before p.
 func endOfHeader(before, p []byte) int {
 	b := append(append(make([]byte, 0, len(before)+len(p)), before...), p...)
-	i := bytes.Index(b, []byte("\r\n\r\n"))
-	if i < 0 {
-		return -1
+	for i, c := range b {
+		for _, end := range []string{"\n", "\r\n"} { // a lone LF ends a line, too (RFC 9112, 2.2)
+			if c == '\n' && bytes.HasPrefix(b[i+1:], []byte(end)) {
+				return i + 1 + len(end) - len(before)
+			}
+		}
 	}
-	return i + 4 - len(before)
+	return -1
 }
 
 // Read gives what the kubelet sends, and a status of its own at the end if the

@@ -138,14 +138,16 @@ func newTransports(o Options) transports {
 	// Pods may share a node's address, and a port passes from one to the next: which of
 	// them a connection reaches is asked at its dial, so none is kept for another request.
 	others.DisableKeepAlives = true
-	upgraded := func(dial DialFunc) *http.Transport { return &http.Transport{DialContext: answered(dial)} }
+	upgraded := func(dial DialFunc, within time.Duration) *http.Transport {
+		return &http.Transport{DialContext: answered(dial, within)}
+	}
 	toKubelet := secured(bounded(o.DialEarly), secure, o.DialTimeout+handshakeGrace)
 	return transports{
 		kubelet:  &verifying{authorities: authorities, with: func() *http.Transport { return with(secure, o.DialEarly) }},
 		insecure: with(insecure, o.DialEarly), plain: others,
-		witnessed: upgraded(tracked(toKubelet)), joined: upgraded(toKubelet),
-		joinedHTTP: upgraded(bounded(o.Dial)),
-		joinedTLS:  upgraded(secured(bounded(o.Dial), plain, o.DialTimeout+handshakeGrace)),
+		witnessed: upgraded(tracked(toKubelet), answerTimeout), joined: upgraded(toKubelet, answerTimeout),
+		joinedHTTP: upgraded(bounded(o.Dial), podAnswerTimeout),
+		joinedTLS:  upgraded(secured(bounded(o.Dial), plain, o.DialTimeout+handshakeGrace), podAnswerTimeout),
 	}
 }
 

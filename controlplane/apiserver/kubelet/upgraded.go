@@ -14,8 +14,10 @@ import (
 )
 
 const (
-	// answerTimeout bounds the time from the dial to the end of the answer's header.
-	answerTimeout = 30 * time.Second
+	// answerTimeout bounds the time from the dial to the end of a kubelet's answer's header,
+	// and podAnswerTimeout that of what runs in pods, which may start by need.
+	answerTimeout    = 30 * time.Second
+	podAnswerTimeout = 5 * time.Minute
 	// maxAnswer bounds that header, in bytes.
 	maxAnswer = http.DefaultMaxHeaderBytes
 )
@@ -51,15 +53,15 @@ func secured(dial DialFunc, conf *tls.Config, handshake time.Duration) DialFunc 
 	}
 }
 
-// answered has connections of dial fail if the answer to what is asked first is late, and
-// closes them if ctx is done before.
-func answered(dial DialFunc) DialFunc {
+// answered has connections of dial fail if the answer to what is asked first does not come
+// within a time, and closes them if ctx is done before.
+func answered(dial DialFunc, within time.Duration) DialFunc {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		c, err := dial(ctx, network, addr)
 		if err != nil {
 			return nil, err
 		}
-		if err := c.SetDeadline(time.Now().Add(answerTimeout)); err != nil {
+		if err := c.SetDeadline(time.Now().Add(within)); err != nil {
 			_ = c.Close() // that error is the news
 			return nil, err
 		}

@@ -19,7 +19,7 @@ import (
 func awaiting(ctx context.Context, t *testing.T) (near, far net.Conn) {
 	t.Helper()
 	c, far := net.Pipe()
-	near, err := answered(func(context.Context, string, string) (net.Conn, error) { return c, nil })(ctx, "tcp", "node-1:10250")
+	near, err := answered(func(context.Context, string, string) (net.Conn, error) { return c, nil }, answerTimeout)(ctx, "tcp", "node-1:10250")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -28,13 +28,20 @@ func awaiting(ctx context.Context, t *testing.T) (near, far net.Conn) {
 }
 
 // TestUpgradedConnectionIsNotBounded: an answer that upgrades lifts the bounds, in however
-// many pieces it comes.
+// many pieces it comes, and if its lines end as simple servers end them.
 func TestUpgradedConnectionIsNotBounded(t *testing.T) {
+	for _, header := range []string{kubeletHeader, strings.ReplaceAll(kubeletHeader, "\r\n", "\n")} {
+		testNotBounded(t, header)
+	}
+}
+
+func testNotBounded(t *testing.T, header string) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		ctx, leave := context.WithCancel(t.Context())
 		near, far := awaiting(ctx, t)
 		go func() {
-			for _, piece := range strings.SplitAfter(kubeletHeader, "\r") {
+			for _, piece := range strings.SplitAfter(header, "\r") {
 				_, _ = io.WriteString(far, piece) // the reader says what is missing
 			}
 			time.Sleep(time.Hour) // the bubble's clock
@@ -42,7 +49,7 @@ func TestUpgradedConnectionIsNotBounded(t *testing.T) {
 			_, _ = io.WriteString(far, "late")
 			_ = far.Close()
 		}()
-		if got, err := io.ReadAll(near); err != nil || string(got) != kubeletHeader+"late" {
+		if got, err := io.ReadAll(near); err != nil || string(got) != header+"late" {
 			t.Errorf("%q, %v", got, err)
 		}
 	})
