@@ -32,7 +32,8 @@ func (w *worker) target(spec *corev1.Container, id string, ips []string) probes.
 			return w.r.cfg.Runtime.Exec(ctx, id, argv, runtime.Stdio{Out: both, Err: both})
 		},
 		Dial: func(ctx context.Context, port uint16) (net.Conn, error) {
-			// A probe of a port declares that port.
+			// A probe of a port declares that port. One to which the pod's own server redirects
+			// is taken for declared, too.
 			return w.r.cfg.Runtime.DialPod(ctx, w.id, port, true, w.nodeAddrs()...)
 		},
 	}

@@ -68,11 +68,9 @@ func (r *Runner) Declares(addr netip.AddrPort) bool { return len(r.declarers(add
 // that declare it; one in the host's network stands for the whole machine.
 func (r *Runner) DialDeclared(ctx context.Context, addr netip.AddrPort) (net.Conn, error) {
 	addr = netip.AddrPortFrom(addr.Addr().Unmap(), addr.Port())
-	hosts := r.cfg.HostIPs()
 	err := fmt.Errorf("no running pod declares %s any more: %w", addr, runtime.ErrNotRunning)
 	for _, pod := range r.declarers(addr) {
-		shares := slices.ContainsFunc(pod.Status.PodIPs, func(ip corev1.PodIP) bool { return slices.Contains(hosts, ip.IP) })
-		if pod.Spec.HostNetwork || !shares {
+		if pod.Spec.HostNetwork || hasOwnAddress(pod) {
 			return new(net.Dialer).DialContext(ctx, "tcp", addr.String())
 		}
 		var conn net.Conn
@@ -81,6 +79,13 @@ func (r *Runner) DialDeclared(ctx context.Context, addr netip.AddrPort) (net.Con
 		}
 	}
 	return nil, err
+}
+
+// hasOwnAddress reports whether a pod has addresses that are not the node's. Its status has
+// both as they were at one time: a node that roams has others by now.
+func hasOwnAddress(pod *corev1.Pod) bool {
+	nodes := func(ip corev1.PodIP) bool { return slices.Contains(pod.Status.HostIPs, corev1.HostIP(ip)) }
+	return len(pod.Status.PodIPs) > 0 && !slices.ContainsFunc(pod.Status.PodIPs, nodes)
 }
 
 // declarers are the pods for which Declares is true.

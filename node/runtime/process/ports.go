@@ -46,7 +46,7 @@ func (r *Runtime) DialPod(ctx context.Context, id runtime.PodID, port uint16, de
 
 // DialPodAt connects to a declared port at an address; see runtime.Runtime. An address of the
 // node that this machine does not have, such as a translator's, is dialed as it is, unless
-// another process has the port here.
+// another process has the port at an address to which that may lead back.
 func (r *Runtime) DialPodAt(ctx context.Context, id runtime.PodID, at netip.AddrPort) (net.Conn, error) {
 	shims, err := r.shimsOf(ctx, id)
 	if err != nil {
@@ -55,7 +55,9 @@ func (r *Runtime) DialPodAt(ctx context.Context, id runtime.PodID, at netip.Addr
 	owner := &portOwner{turns: r.proxyTurns, shims: shims, declared: true}
 	conn, err := owner.dial(ctx, at)
 	if errors.Is(err, unix.EADDRNOTAVAIL) {
-		conn, err = new(net.Dialer).DialContext(ctx, "tcp", at.String())
+		if err = owner.checkMachine(ctx, at.Port()); err == nil {
+			conn, err = new(net.Dialer).DialContext(ctx, "tcp", at.String())
+		}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("connect to %s of pod %s: %w", at, id.NamespacedName, err)
@@ -192,6 +194,24 @@ func (o *portOwner) check(ctx context.Context, at netip.AddrPort) (listens bool,
 		return true, o.ownerUnknown(denied)
 	}
 	return true, errForeign
+}
+
+// checkMachine is check at all addresses by which others reach this machine.
+func (o *portOwner) checkMachine(ctx context.Context, port uint16) error {
+	all, err := net.InterfaceAddrs()
+	if err != nil {
+		return o.ownerUnknown(err)
+	}
+	for _, a := range all {
+		n, err := netip.ParsePrefix(a.String())
+		if err != nil || n.Addr().IsLoopback() {
+			continue
+		}
+		if _, err = o.check(ctx, netip.AddrPortFrom(n.Addr(), port)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // ownerUnknown is used if err prevents finding the owner of a port: then the port is allowed
