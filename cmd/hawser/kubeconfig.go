@@ -31,6 +31,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/hawser-project/hawser/auth"
+	"github.com/hawser-project/hawser/cmd/internal/setup"
 )
 
 const (
@@ -42,9 +43,9 @@ const (
 
 func newKubeconfig() *cobra.Command {
 	var (
-		kubeconfig, user string
-		groups           []string
-		lasts            time.Duration
+		kubeconfig, user, server string
+		groups                   []string
+		lasts                    time.Duration
 	)
 	cmd := &cobra.Command{
 		Use:   "kubeconfig --user NAME [--group GROUP]...",
@@ -52,16 +53,21 @@ func newKubeconfig() *cobra.Command {
 		Long: "Makes a key, has the cluster sign a client certificate for it that names the user and the groups, and prints a\n" +
 			"kubeconfig with both. What the user may do is what is bound to the name and the groups, for example by\n\n" +
 			"  kubectl create clusterrolebinding NAME-views --clusterrole view --user NAME\n\n" +
-			"The kubeconfig names the server as ours does; where ours names this machine only, as the administrator's on a server\n" +
-			"does, it names the address that the server advertises.\n\n" +
+			"The kubeconfig names the server as --kubeconfig does. Where that names this machine only, as the administrator's on\n" +
+			"a server does, it names the address that the server advertises. --server names another.\n\n" +
 			"A certificate cannot be taken back before it expires: take away what is bound to it.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := checkPerson(user, groups, lasts); err != nil {
 				return err
 			}
+			if server != "" {
+				if _, err := setup.ServerAddress(server); err != nil {
+					return fmt.Errorf("--server %w", err)
+				}
+			}
 			return withClient(cmd.Context(), kubeconfig, func(ctx context.Context, client kubernetes.Interface, rc *rest.Config) error {
-				return person(ctx, cmd.OutOrStdout(), cmd.ErrOrStderr(), client, rc, user, groups, lasts)
+				return person(ctx, cmd.OutOrStdout(), cmd.ErrOrStderr(), client, rc, server, user, groups, lasts)
 			})
 		},
 	}
@@ -69,6 +75,7 @@ func newKubeconfig() *cobra.Command {
 	f.StringVar(&user, "user", "", "the user's name; required")
 	f.StringSliceVar(&groups, "group", nil, "a group of the user; may be repeated")
 	f.DurationVar(&lasts, "for", personFor, "how long the certificate is valid; the server's --cluster-signing-duration is the most")
+	f.StringVar(&server, "server", "", "the URL at which the user reaches the server, such as a load balancer's (default see above)")
 	kubeconfigFlag(cmd, &kubeconfig)
 	return cmd
 }
@@ -94,7 +101,12 @@ func checkPerson(user string, groups []string, lasts time.Duration) error {
 }
 
 // person prints a kubeconfig for the user to out, and when it expires to said.
-func person(ctx context.Context, out, said io.Writer, client kubernetes.Interface, rc *rest.Config, user string, groups []string, lasts time.Duration) error {
+func person(ctx context.Context, out, said io.Writer, client kubernetes.Interface, rc *rest.Config, server, user string, groups []string, lasts time.Duration) (err error) {
+	if server == "" {
+		if server, err = elsewhere(ctx, client, rc); err != nil {
+			return err
+		}
+	}
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return fmt.Errorf("make a key: %w", err)
@@ -108,10 +120,6 @@ func person(ctx context.Context, out, said io.Writer, client kubernetes.Interfac
 		return fmt.Errorf("encode the key: %w", err)
 	}
 	if err = rest.LoadTLSFiles(rc); err != nil {
-		return err
-	}
-	server, err := elsewhere(ctx, client, rc)
-	if err != nil {
 		return err
 	}
 	const cluster = "hawser"
