@@ -103,9 +103,9 @@ func (m *mixed) serverParked(t *testing.T, n nodeOver) {
 // the detach window.
 func (m *mixed) testOneWayTooLong(t *testing.T, n nodeOver) {
 	pod, spec := on(n.Name, "late")
+	m.podWith(t, pod, "", spec, "sh", "-c", "i=0; while :; do i=$((i+1)); echo number $i; sleep 0.05; done")
 	for _, d := range silences[:2] {
 		t.Run(d.name, func(t *testing.T) {
-			m.podWith(t, pod, "", spec, "sh", "-c", "i=0; while :; do i=$((i+1)); echo number $i; sleep 0.05; done")
 			m.execs(t, pod)
 			follow := loads{followLines(t, m.cluster, pod, numberLine)}
 			follow.goOn(t, "at first")
