@@ -37,8 +37,10 @@ func TestCountReadySaysWhy(t *testing.T) {
 	began := time.Now()
 	node := func(name string, is corev1.ConditionStatus, message string, at time.Time) (n corev1.Node) {
 		n.Name = name
-		n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeDiskPressure, Message: "no"},
-			{Type: corev1.NodeReady, Status: is, Message: message, LastHeartbeatTime: metav1.NewTime(at.Truncate(time.Second))}}
+		n.Status.Conditions = []corev1.NodeCondition{
+			{Type: corev1.NodeDiskPressure, Message: "no"},
+			{Type: corev1.NodeReady, Status: is, Message: message, LastHeartbeatTime: metav1.NewTime(at.Truncate(time.Second))},
+		}
 		return n
 	}
 	a, b := node("a", corev1.ConditionTrue, "fine", began), node("b", corev1.ConditionFalse, "no\naddress", began)

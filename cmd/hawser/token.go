@@ -92,8 +92,8 @@ func createToken(ctx context.Context, out io.Writer, client kubernetes.Interface
 		return err
 	}
 	if server == "" {
-		servers, err := advertised(ctx, client, rc.Host)
-		if err != nil {
+		var servers []string
+		if servers, err = advertised(ctx, client, rc.Host); err != nil {
 			return err
 		}
 		server = strings.Join(servers, ",")
