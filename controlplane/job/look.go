@@ -51,7 +51,12 @@ func (c *condition) interim() batchv1.JobConditionType {
 	return batchv1.JobFailureTarget
 }
 
+// newLook takes job and its pods in. A pod that an older version has noted both as succeeded and as
+// failed has failed.
 func newLook(job *batchv1.Job, pods []*corev1.Pod, now time.Time) *look {
+	if u := job.Status.UncountedTerminatedPods; u != nil {
+		u.Succeeded = slices.DeleteFunc(u.Succeeded, func(uid types.UID) bool { return slices.Contains(u.Failed, uid) })
+	}
 	l := &look{job: job, pods: pods, now: now, freed: make(map[types.UID]bool)}
 	for _, p := range pods {
 		switch {
@@ -134,15 +139,11 @@ func (l *look) free(pods []*corev1.Pod) {
 	}
 }
 
-// uncounted are the pods that are noted and not yet counted. One that an older version has noted
-// twice has failed.
 func uncounted(j *batchv1.Job) batchv1.UncountedTerminatedPods {
 	if j.Status.UncountedTerminatedPods == nil {
 		return batchv1.UncountedTerminatedPods{}
 	}
-	u := *j.Status.UncountedTerminatedPods
-	u.Succeeded = slices.DeleteFunc(slices.Clone(u.Succeeded), func(uid types.UID) bool { return slices.Contains(u.Failed, uid) })
-	return u
+	return *j.Status.UncountedTerminatedPods
 }
 
 func finished(j *batchv1.Job) bool {
