@@ -56,10 +56,10 @@ func TestUpgradeOfSilentServer(t *testing.T) {
 	for name, r := range requests {
 		for what, conf := range map[string]*tls.Config{"never": nil, "after the handshake": serving} {
 			for who, patience := range map[string]time.Duration{"stays": 0, "leaves": time.Second} {
+				if name == "pod" && conf != nil {
+					continue // no TLS is done
+				}
 				t.Run(name+"/silent "+what+"/client "+who, func(t *testing.T) {
-					if name == "pod" && conf != nil {
-						t.Skip("SKIPPED: no TLS is done")
-					}
 					synctest.Test(t, func(t *testing.T) {
 						dial := silent(conf)
 						connecter, ok := Storages(Options{
