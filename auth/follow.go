@@ -19,7 +19,7 @@ import (
 const (
 	// recheck is how long loaded content is used before the files are checked again.
 	recheck = time.Second
-	// maxFollowed bounds a followed file, in bytes, if nothing else is said.
+	// maxFollowed is Files.Most by default.
 	maxFollowed = 1 << 20
 )
 
@@ -27,8 +27,9 @@ const (
 // The zero value is ready for use. A file is checked when its content is read, at most
 // once a second, and once a second while Run runs.
 type Files struct {
-	Log  *slog.Logger // nil means discard; set before the first use
-	Most int64        // bytes of one file that are read; zero means 1 MiB; likewise
+	// Set these before the first use.
+	Log  *slog.Logger // nil means discard
+	Most int64        // bytes that one file may have; zero means 1 MiB
 
 	mu    sync.Mutex // guards the following
 	pairs map[[2]string]*KeyPair

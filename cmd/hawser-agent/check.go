@@ -199,7 +199,8 @@ func (o *options) checkJoin(ctx context.Context, l *checklist, c *bootstrap.Conf
 	})
 }
 
-// refused judges that the server refuses the join token: a node that has joined needs none.
+// refused says what it means that the server refuses the join token: nothing for a node that has a
+// valid certificate.
 func (o *options) refused(c *bootstrap.Config) (string, error) {
 	if needed, err := c.NeedsToken(); needed || err != nil {
 		return "", errors.Join(fmt.Errorf("%s: %w", o.tokenFrom, bootstrap.ErrTokenRejected), err)

@@ -188,10 +188,10 @@ func (l *look) tidy(at *place, wait func(node string) time.Duration) {
 			run = append(run, p)
 		}
 	}
-	switch surges := surges(l.ds); {
-	case len(run) == 0 && surges && at.should && !waits:
+	switch pairs := surges(l.ds); {
+	case len(run) == 0 && pairs && at.should && !waits:
 		l.missing = append(l.missing, at.node)
-	case len(run) > 1 && surges:
+	case len(run) > 1 && pairs:
 		l.pair(run)
 	case len(run) > 1:
 		l.remove(run[1:]...)
