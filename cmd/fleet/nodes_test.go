@@ -464,7 +464,7 @@ func TestBadConfig(t *testing.T) {
 		"lease duration 1ms": func(c *Config) { c.LeaseDuration = time.Millisecond },
 		`prefix "zone-a-"`:   func(c *Config) { c.Prefix = "zone-a-" },
 		`prefix "12"`:        func(c *Config) { c.Prefix = "12" },
-		"no CA":              func(*Config) {},
+		"no certificate-authority-data":              func(*Config) {},
 	} {
 		c := good
 		change(&c)
