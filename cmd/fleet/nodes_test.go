@@ -454,17 +454,17 @@ func testGone(t *testing.T, s *site, dir string) {
 func TestBadConfig(t *testing.T) {
 	good := Config{Admin: &rest.Config{Host: "https://127.0.0.1:1"}, Dir: t.TempDir(), Nodes: 4, Transport: transports()["yamux"]}
 	for want, change := range map[string]func(*Config){
-		"Config.Admin":       func(c *Config) { c.Admin = nil },
-		"Dir":                func(c *Config) { c.Dir = "" },
-		"Transport":          func(c *Config) { c.Transport.Dial = nil },
-		"0 nodes":            func(c *Config) { c.Nodes = 0 },
-		"100001 nodes":       func(c *Config) { c.Nodes = MaxNodes + 1 },
-		"5 zones":            func(c *Config) { c.Zones = 5 },
-		`weight "heavy"`:     func(c *Config) { c.Weight = "heavy" },
-		"lease duration 1ms": func(c *Config) { c.LeaseDuration = time.Millisecond },
-		`prefix "zone-a-"`:   func(c *Config) { c.Prefix = "zone-a-" },
-		`prefix "12"`:        func(c *Config) { c.Prefix = "12" },
-		"no certificate-authority-data":              func(*Config) {},
+		"Config.Admin":                  func(c *Config) { c.Admin = nil },
+		"Dir":                           func(c *Config) { c.Dir = "" },
+		"Transport":                     func(c *Config) { c.Transport.Dial = nil },
+		"0 nodes":                       func(c *Config) { c.Nodes = 0 },
+		"100001 nodes":                  func(c *Config) { c.Nodes = MaxNodes + 1 },
+		"5 zones":                       func(c *Config) { c.Zones = 5 },
+		`weight "heavy"`:                func(c *Config) { c.Weight = "heavy" },
+		"lease duration 1ms":            func(c *Config) { c.LeaseDuration = time.Millisecond },
+		`prefix "zone-a-"`:              func(c *Config) { c.Prefix = "zone-a-" },
+		`prefix "12"`:                   func(c *Config) { c.Prefix = "12" },
+		"no certificate-authority-data": func(*Config) {},
 	} {
 		c := good
 		change(&c)
