@@ -10,7 +10,7 @@ PROGRAMS  = ./cmd/hawser ./cmd/hawser-agent ./cmd/hawser-ccm
 LDFLAGS  ?= -s -w -X k8s.io/component-base/version.gitVersion=v1.37.2
 
 # go test, in its own words, and then what was skipped or has failed.
-TESTSUM   = $(GO) tool -modfile=.tools/go.mod gotestsum --format standard-quiet
+TESTSUM   = $$($(PLAIN) $(GO) tool -n -modfile=.tools/go.mod gotestsum) --format standard-quiet
 # Three packages at a time, as tests wait; those that take longest first (the others in reverse
 # order, so that tunnel/qmux is early), as they would run last and alone.
 # The end-to-end tests run after the others, alone and five at a time: each starts a cluster, and
@@ -18,8 +18,8 @@ TESTSUM   = $(GO) tool -modfile=.tools/go.mod gotestsum --format standard-quiet
 RACE      = $(GO) test -json -race -trimpath -vet=off -shuffle=on
 NAMESPACES = if [ "$$(id -u)" != 0 ] || ! command -v nft >/dev/null || ! command -v ip >/dev/null; then \
   echo "SKIPPING the network namespace tests: they need root and the packages iproute2 and nftables"; fi
-# Linters read packages as the tests compile them: once. The linters themselves are not to be
-# compiled so, and go tool would.
+# Linters read packages as the tests compile them: once. Tools are compiled as the programs are,
+# with which they share the standard library and more.
 RACED     = GOFLAGS="$$($(GO) env GOFLAGS) -trimpath -race"
 PLAIN     = CGO_ENABLED=0 GOFLAGS="$$($(GO) env GOFLAGS) -trimpath"
 
@@ -55,7 +55,7 @@ kwok: ## the test with a thousand nodes that KWOK plays, built in CACHE
 	./.ci/kwok
 
 lint: ## the linters of .golangci.yml, go vet's among them
-	linter=$$($(GO) tool -n -modfile=.tools/go.mod golangci-lint) && $(RACED) $$linter run
+	linter=$$($(PLAIN) $(GO) tool -n -modfile=.tools/go.mod golangci-lint) && $(RACED) $$linter run
 
 vuln: ## vulnerabilities that are known in what the programs call; skipped, in one line, where VULNDB is out of reach
 	@code=0; $(PLAIN) $(GO) tool -modfile=.tools/go.mod govulncheck -db $(VULNDB) $(PROGRAMS) >.vuln 2>&1 || code=$$?; \
@@ -77,12 +77,12 @@ fuzz: ## every fuzz target of FUZZED for FUZZTIME each
 	  echo "$$p $$f"; $(GO) test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) $$p; done; done
 
 generate: licences ## generated code and NOTICE anew; fails if they were not up to date
-	$(GO) generate ./...
+	$(PLAIN) $(GO) generate ./...
 	git diff --exit-code
 
 licences: ## NOTICE anew: the modules in the programs and their licences; fails on one that Apache-2.0 cannot be shipped with
-	@$(GO) -C .tools test ./licences
-	@CGO_ENABLED=0 $(GO) -C .tools run ./licences .. $(PROGRAMS) >.NOTICE && mv .NOTICE NOTICE
+	@$(PLAIN) $(GO) -C .tools test ./licences
+	@$(PLAIN) $(GO) -C .tools run ./licences .. $(PROGRAMS) >.NOTICE && mv .NOTICE NOTICE
 
 dist: build ## what is released, into bin/dist: Debian packages, container images, bills of materials, checksums
 	$(GO) -C .tools run ./dist ..
@@ -91,7 +91,7 @@ dist-check: ## two clones of the commit make the same bytes, and the packages wo
 	$(GO) -C .tools test -count 1 -timeout 40m -v ./dist/...
 
 units: ## systemd takes the unit files of the packages
-	$(GO) -C .tools test -count 1 -v ./dist/debian
+	$(PLAIN) $(GO) -C .tools test -count 1 -v ./dist/debian
 
 cover: ## statement coverage of all packages by all tests, as HTML
 	$(GO) test -coverpkg=./... -coverprofile=cover.out -timeout 30m ./...
