@@ -9,7 +9,6 @@ import (
 	"io"
 	"net"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -25,79 +24,86 @@ func TestDescriptors(t *testing.T) {
 	for _, transport := range []string{"qmux", "yamux", "quic"} {
 		t.Run(transport, func(t *testing.T) {
 			t.Parallel()
-			socket := filepath.Join(shortTempDir(t), "connect")
-			c := startUp(t, "--nodes", "1", "--server-arg=--connect-uds="+socket,
-				"--agent-arg=--transport="+transport, "--agent-arg=--allow-target=127.0.0.1:*")
-			loads := startLoads(t, c)
-			target := "node-1:" + echoHere(t)
-			early := connectTo(t, socket, target)
-			if early.err != nil {
-				t.Fatal(early.err)
-			}
-			widen := narrow(t, c.pid(t, "server"))
-
-			tunnels := []connectTunnel{early}
-			for {
-				x := connectTo(t, socket, target)
-				if x.err == nil {
-					if tunnels = append(tunnels, x); len(tunnels) > 2*spareDescriptors {
-						t.Fatalf("%d tunnels with %d descriptors to spare", len(tunnels), spareDescriptors)
-					}
-					continue
-				}
-				if !strings.HasPrefix(x.err.Error(), "503 ") {
-					t.Errorf("tunnel %d is refused with %v", len(tunnels), x.err)
-				}
-				break
-			}
-			if len(tunnels) < 2 {
-				t.Error("nothing was taken at all")
-			}
-			t.Logf("%d tunnels, and then no more", len(tunnels)-1)
-			for i, x := range tunnels {
-				x.echoes(t, fmt.Sprintf("tunnel %d lives", i))
-			}
-			loads.goOn(t, "while tunnels are refused")
-
-			// Those who say nothing take the rest.
-			mark := c.mark(t, "server")
-			var mute []net.Conn
-			for range 2 * spareDescriptors {
-				conn, err := net.Dial("tcp", "127.0.0.1:"+portOf(c))
-				must(t, err)
-				defer conn.Close()
-				mute = append(mute, conn)
-			}
-			mark.until(t, late, "cannot accept a connection")
-			loads.goOn(t, "with no descriptor left")
-			for i, x := range tunnels {
-				x.echoes(t, fmt.Sprintf("tunnel %d still lives", i))
-			}
-
-			for _, conn := range mute {
-				must(t, conn.Close())
-			}
-			for _, x := range tunnels[1:] {
-				must(t, x.conn.Close())
-			}
-			eventually(t, "there is room again", func() error {
-				x := connectTo(t, socket, target)
-				if x.err == nil {
-					x.echoes(t, "room again")
-					x.err = x.conn.Close()
-				}
-				return x.err
-			})
-			widen()
-			early.echoes(t, "from before to after")
-			c.execs(t, "shell")
-			loads.finish(t)
+			testDescriptors(t, startFront(t, transport))
 		})
 	}
 }
 
-// narrow leaves a process with few descriptors to spare until widen.
-func narrow(t *testing.T, pid int) (widen func()) {
+func testDescriptors(t *testing.T, f *front) {
+	loads := startLoads(t, f.cluster)
+	target := f.node + ":" + echoHere(t)
+	early := connectTo(t, f.socket, target)
+	if early.err != nil {
+		t.Fatal(early.err)
+	}
+	limit, widen := narrow(t, f.pid(t, "server"))
+
+	tunnels := []connectTunnel{early}
+	for {
+		x := connectTo(t, f.socket, target)
+		if x.err == nil {
+			if tunnels = append(tunnels, x); len(tunnels) > 2*spareDescriptors {
+				t.Fatalf("%d tunnels with %d descriptors to spare", len(tunnels), spareDescriptors)
+			}
+			continue
+		}
+		if !strings.HasPrefix(x.err.Error(), "503 ") {
+			t.Errorf("tunnel %d is refused with %v", len(tunnels), x.err)
+		}
+		break
+	}
+	if len(tunnels) < 2 {
+		t.Error("nothing was taken at all")
+	}
+	t.Logf("%d tunnels, and then no more", len(tunnels)-1)
+	for i, x := range tunnels {
+		x.echoes(t, fmt.Sprintf("tunnel %d lives", i))
+	}
+	loads.goOn(t, "while tunnels are refused")
+
+	// Those who say nothing take the rest.
+	mark := f.mark(t, "server")
+	var mute []net.Conn
+	for range 2 * spareDescriptors {
+		conn, err := net.Dial("tcp", "127.0.0.1:"+portOf(f.cluster))
+		must(t, err)
+		defer conn.Close()
+		mute = append(mute, conn)
+	}
+	mark.until(t, late, "turned a connection away: the last file descriptors are for the server itself")
+	// The store, among others, opens files from time to time, and cannot do without.
+	files, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", f.pid(t, "server")))
+	must(t, err)
+	if len(files) > limit-4 {
+		t.Errorf("%d of %d descriptors are in use", len(files), limit)
+	}
+	loads.goOn(t, "with no descriptor left")
+	for i, x := range tunnels {
+		x.echoes(t, fmt.Sprintf("tunnel %d still lives", i))
+	}
+
+	for _, conn := range mute {
+		must(t, conn.Close())
+	}
+	for _, x := range tunnels[1:] {
+		must(t, x.conn.Close())
+	}
+	eventually(t, "there is room again", func() error {
+		x := connectTo(t, f.socket, target)
+		if x.err == nil {
+			x.echoes(t, "room again")
+			x.err = x.conn.Close()
+		}
+		return x.err
+	})
+	widen()
+	early.echoes(t, "from before to after")
+	f.execs(t, "shell")
+	loads.finish(t)
+}
+
+// narrow leaves a process with few descriptors to spare until widen, and returns its limit.
+func narrow(t *testing.T, pid int) (few int, widen func()) {
 	t.Helper()
 	open, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
 	must(t, err)
@@ -113,10 +119,10 @@ func narrow(t *testing.T, pid int) (widen func()) {
 	}
 	var was unix.Rlimit
 	must(t, unix.Prlimit(pid, unix.RLIMIT_NOFILE, nil, &was))
-	few := was
-	few.Cur = limit
-	must(t, unix.Prlimit(pid, unix.RLIMIT_NOFILE, &few, nil))
-	return func() { must(t, unix.Prlimit(pid, unix.RLIMIT_NOFILE, &was, nil)) }
+	narrowed := was
+	narrowed.Cur = limit
+	must(t, unix.Prlimit(pid, unix.RLIMIT_NOFILE, &narrowed, nil))
+	return int(limit), func() { must(t, unix.Prlimit(pid, unix.RLIMIT_NOFILE, &was, nil)) }
 }
 
 // echoHere serves an echo on this machine's loopback and returns its port.

@@ -19,6 +19,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/hawser-project/hawser/server/internal/descriptors"
 	"github.com/hawser-project/hawser/tunnel"
 	"github.com/hawser-project/hawser/tunnel/memnet"
 	"github.com/hawser-project/hawser/tunnel/strangers"
@@ -87,7 +88,7 @@ func NewPort(c PortConfig) (*Port, error) {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
 	addr := c.Listener.Addr()
-	c.Listener = strangers.Steady(c.Listener, c.Log)
+	c.Listener = descriptors.Sparing(c.Listener, c.Log)
 	p := &Port{
 		config: c, pending: strangers.NewPending(c.MaxPeeking), closed: newPortMetrics(c.Metrics),
 		tunnel: make(map[string]*memnet.Handoff), api: memnet.NewHandoff(addr, handoffs),

@@ -39,6 +39,7 @@ import (
 	"github.com/pires/go-proxyproto"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/hawser-project/hawser/server/internal/descriptors"
 	"github.com/hawser-project/hawser/tunnel"
 	"github.com/hawser-project/hawser/tunnel/strangers"
 )
@@ -160,7 +161,7 @@ func (b *Balancer) listenLocked(ctx context.Context, owner string, f *Front) err
 	if err != nil {
 		return err
 	}
-	l := &listening{owner: owner, listener: strangers.Steady(ln, b.cfg.Log.With("service", owner))}
+	l := &listening{owner: owner, listener: descriptors.Sparing(ln, b.cfg.Log.With("service", owner))}
 	l.cut, l.end = context.WithCancel(context.WithoutCancel(ctx))
 	l.front.Store(f)
 	b.fronts[f.Addr] = l

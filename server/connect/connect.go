@@ -36,6 +36,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/hawser-project/hawser/server/internal/descriptors"
 	"github.com/hawser-project/hawser/server/internal/fronts"
 	"github.com/hawser-project/hawser/tunnel"
 	"github.com/hawser-project/hawser/tunnel/strangers"
@@ -123,7 +124,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	defer cut(nil)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	l = strangers.Steady(l, s.cfg.Log)
+	l = descriptors.Sparing(l, s.cfg.Log)
 	shut := context.AfterFunc(ctx, func() { _ = l.Close() }) // Accept ends
 	f := &front{Server: s, ctx: tunnels}
 	var clients sync.WaitGroup

@@ -43,6 +43,7 @@ import (
 	"google.golang.org/grpc/status"
 	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto/client"
 
+	"github.com/hawser-project/hawser/server/internal/descriptors"
 	"github.com/hawser-project/hawser/tunnel/strangers"
 )
 
@@ -162,7 +163,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	client.RegisterProxyServiceServer(srv, f)
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
-		if err := srv.Serve(&arrivals{Listener: strangers.Steady(l, s.cfg.Log), server: s}); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+		if err := srv.Serve(&arrivals{Listener: descriptors.Sparing(l, s.cfg.Log), server: s}); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
 			return fmt.Errorf("serve konnectivity: %w", err)
 		}
 		return nil

@@ -1,28 +1,66 @@
-// Package descriptors tells when the process is about to run out of file
-// descriptors, so that a server can say no while it still can.
+// Package descriptors keeps the last file descriptors of the process for the process itself, and
+// tells when those for clients come to an end, so that a server can say no while it still can.
 //
-// The mental model: the system hands out the lowest number that is free, so the
-// number of a connection just accepted says how many descriptors there are at
-// least, at no cost.
+// The mental model: the system hands out the lowest number that is free, so the number of a
+// connection just accepted says how many descriptors there are at least, at no cost. Clients take
+// descriptors from below. The last ones, one in 32, are for what the server opens itself: without
+// them the store cannot open a directory, upon which it ends the process. The same number below
+// these is for connections that need no tunnel.
 //
-// What this package is not: it counts and limits nothing.
+// What this package is not: it counts nothing.
 package descriptors
 
 import (
+	"log/slog"
 	"net"
 	"syscall"
+
+	"github.com/hawser-project/hawser/tunnel/strangers"
 )
 
-// Reserve is the part of the limit, one in so many, that is kept for what is
-// going on already.
-const Reserve = 16
+// own is the part of the limit, one in so many, that no connection takes, and fewest is the least
+// that it may be.
+const (
+	own    = 32
+	fewest = 8
+)
 
-// Scarce says whether c, which has just been accepted, has one of the last
-// descriptors that the process may have. It is false where nobody can tell.
-func Scarce(c net.Conn) bool {
+// Scarce says whether c, which has just been accepted, has one of the last descriptors that
+// connections may have, which are not for tunnels. It is false where nobody can tell.
+func Scarce(c net.Conn) bool { return within(c, 2) }
+
+// within says whether c has one of the last descriptors: those that are the process's own, so
+// many times.
+func within(c net.Conn, times uint64) bool {
 	n, ok := number(c)
 	limit := limit()
-	return ok && limit > 0 && n >= limit-max(limit/Reserve, 1)
+	return ok && limit > 0 && n+times*max(limit/own, fewest) >= limit
+}
+
+// Sparing is strangers.Steady of l, which it owns, but that it closes a connection that would take
+// one of the descriptors that are the process's own. One of these a minute is logged.
+func Sparing(l net.Listener, log *slog.Logger) net.Listener {
+	return &sparing{Listener: strangers.Steady(l, log), log: log}
+}
+
+type sparing struct {
+	net.Listener
+	log    *slog.Logger
+	sparse strangers.LogLimiter
+}
+
+// Accept implements net.Listener.
+func (l *sparing) Accept() (net.Conn, error) {
+	for {
+		c, err := l.Listener.Accept()
+		if err != nil || !within(c, 1) {
+			return c, err
+		}
+		if others, now := l.sparse.Allow(l.Addr()); now {
+			l.log.Warn("turned a connection away: the last file descriptors are for the server itself", "addr", l.Addr().String(), "others", others)
+		}
+		_ = c.Close()
+	}
 }
 
 // limit is how many descriptors the process may have; zero if that is unknown.
