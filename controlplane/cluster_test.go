@@ -239,7 +239,7 @@ func (c *cluster) ask(client kubernetes.Interface, name, signer, cn string, dns 
 		usage = certificatesv1.UsageServerAuth
 	}
 	requests := client.CertificatesV1().CertificateSigningRequests()
-	_, err = requests.Create(c.t.Context(), &certificatesv1.CertificateSigningRequest{
+	made, err := requests.Create(c.t.Context(), &certificatesv1.CertificateSigningRequest{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: certificatesv1.CertificateSigningRequestSpec{
 			Request:    pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}),
@@ -249,7 +249,8 @@ func (c *cluster) ask(client kubernetes.Interface, name, signer, cn string, dns 
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	w, err := requests.Watch(c.t.Context(), metav1.SingleObject(metav1.ObjectMeta{Name: name}))
+	// From its creation: a watch from now on is refused while the watch cache is three seconds behind.
+	w, err := requests.Watch(c.t.Context(), metav1.SingleObject(made.ObjectMeta))
 	if err != nil {
 		c.t.Fatalf("watch my own request: %v", err)
 	}
@@ -391,7 +392,7 @@ func waitsForRoom(t *testing.T, c *cluster) {
 		t.Fatal(err)
 	}
 	c.podUntil("third", func(p *corev1.Pod) bool { return p.Spec.NodeName == "node-2" })
-	w, err := c.admin.CoreV1().Events("work").Watch(ctx, metav1.ListOptions{FieldSelector: "involvedObject.name=third"})
+	w, err := c.admin.CoreV1().Events("work").Watch(ctx, metav1.ListOptions{FieldSelector: "involvedObject.name=third", ResourceVersion: "0"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -111,7 +111,8 @@ func (c *cluster) pod(name, cpu, node string) *corev1.Pod {
 
 func (c *cluster) podUntil(name string, want func(*corev1.Pod) bool) *corev1.Pod {
 	c.t.Helper()
-	w, err := c.admin.CoreV1().Pods("work").Watch(c.t.Context(), metav1.SingleObject(metav1.ObjectMeta{Name: name}))
+	// From what the server has at hand: a watch from now on is refused while that is three seconds old.
+	w, err := c.admin.CoreV1().Pods("work").Watch(c.t.Context(), metav1.SingleObject(metav1.ObjectMeta{Name: name, ResourceVersion: "0"}))
 	if err != nil {
 		c.t.Fatal(err)
 	}
