@@ -7,10 +7,8 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"os"
@@ -24,10 +22,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/clientcmd"
-	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/hawser-project/hawser/e2e/await"
 	"github.com/hawser-project/hawser/tunnel/qmux"
@@ -39,6 +35,9 @@ var notOurs = []string{"--nodes=0", "--server-arg=--controllers=*,-hawser-tunnel
 // hubHost is where the hub is, which the API server's certificate does not name.
 const hubHost = "127.0.0.2"
 
+// hubAccount is the user that hubs are to the API server.
+const hubAccount = "system:serviceaccount:hawser-system:hawser-hub"
+
 // A besideHub is a hub beside a cluster, whose nodes come by it alone.
 type besideHub struct {
 	*front                           // of the hub
@@ -49,20 +48,6 @@ type besideHub struct {
 	// starting are the times in which the API server was not ready, and had read no roles:
 	// it refuses everybody then.
 	starting [][2]time.Time
-}
-
-// grant applies what hawser manifest rbac prints with these flags, and takes a token of the
-// service account.
-func (h *besideHub) grant(t *testing.T, flags ...string) {
-	t.Helper()
-	h.mustKubectl(t, printed(t, strings.Join(append([]string{"rbac"}, flags...), " ")), "apply", "--server-side", "--validate=strict", "-f", "-")
-	conf, err := clientcmd.LoadFromFile(h.kubeconfig())
-	must(t, err)
-	token := h.mustKubectl(t, "", "create", "token", "hawser-hub", "-n", "hawser-system", "--duration=24h")
-	for _, u := range conf.AuthInfos {
-		*u = clientcmdapi.AuthInfo{Token: strings.TrimSpace(token)}
-	}
-	must(t, clientcmd.WriteToFile(*conf, h.kube))
 }
 
 // auditAll has each request of the API server written down, without its content.
@@ -323,82 +308,6 @@ func TestBeside(t *testing.T) {
 	h.usedItsRoles(t, rare)
 	h.signalHub(t, syscall.SIGTERM)
 	h.tellsWhatIsMissing(t)
-}
-
-// rare are rules whose case this test has not, or not always: older API servers cannot
-// begin a watch with what there is, which has to be listed there; alike events are counted by
-// a patch from the eleventh on; and the API server of this test keeps the same records of
-// nodes as the hub, and is often the first to write them.
-var rare = []string{
-	"list nodes in ", "list configmaps in hawser-node-identities", "list configmaps in kube-system", "list leases in hawser-servers",
-	"patch events in default", "get nodes in ", "get configmaps in hawser-node-identities", "create configmaps in hawser-node-identities",
-	"update configmaps in hawser-node-identities", "delete configmaps in hawser-node-identities",
-}
-
-// asked is what hubs have asked of the API server, by its log: how often, by verb, resource
-// and namespace. It fails if any of it was refused.
-func (h *besideHub) asked(t *testing.T) map[string]int {
-	t.Helper()
-	const account = "system:serviceaccount:hawser-system:hawser-hub"
-	asked := map[string]int{}
-	file, err := os.Open(h.audit)
-	must(t, err)
-	defer file.Close()
-	for d := json.NewDecoder(file); ; {
-		var e struct {
-			Verb        string                                                  `json:"verb"`
-			User        struct{ Username string }                               `json:"user"`
-			ObjectRef   struct{ Resource, Subresource, Namespace, Name string } `json:"objectRef"`
-			Annotations map[string]string                                       `json:"annotations"`
-			At          time.Time                                               `json:"requestReceivedTimestamp"`
-		}
-		if err := d.Decode(&e); err != nil {
-			if !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
-				t.Error(err)
-			}
-			return asked
-		}
-		if e.User.Username != account {
-			continue
-		}
-		what := strings.TrimSuffix(e.Verb+" "+e.ObjectRef.Resource+"/"+e.ObjectRef.Subresource, "/")
-		asked[what+" in "+e.ObjectRef.Namespace]++
-		early := slices.ContainsFunc(h.starting, func(s [2]time.Time) bool { return e.At.After(s[0]) && e.At.Before(s[1]) })
-		if e.Annotations["authorization.k8s.io/decision"] == "forbid" && !early {
-			t.Errorf("the hub was refused: %s %s/%s", what, e.ObjectRef.Namespace, e.ObjectRef.Name)
-		}
-	}
-}
-
-// usedItsRoles checks that the hub asked for nothing that it may not have, and that it
-// needed every rule that it was given, but for those that are rare.
-func (h *besideHub) usedItsRoles(t *testing.T, rare []string) {
-	t.Helper()
-	asked := h.asked(t)
-	check := func(namespace string, rules []rbacv1.PolicyRule) {
-		for _, r := range rules {
-			for _, verb := range r.Verbs {
-				where := namespace
-				if r.Resources[0] == "namespaces" { // which are in themselves
-					where = r.ResourceNames[0]
-				}
-				if what := verb + " " + r.Resources[0] + " in " + where; asked[what] == 0 && !slices.Contains(rare, what) {
-					t.Errorf("nothing needs %s", what)
-				}
-			}
-		}
-	}
-	cluster, err := h.client.RbacV1().ClusterRoles().Get(t.Context(), "hawser-hub", metav1.GetOptions{})
-	must(t, err)
-	check("", cluster.Rules)
-	roles, err := h.client.RbacV1().Roles("").List(t.Context(), metav1.ListOptions{FieldSelector: "metadata.name=hawser-hub"})
-	must(t, err)
-	for i := range roles.Items {
-		check(roles.Items[i].Namespace, roles.Items[i].Rules)
-	}
-	if len(roles.Items) == 0 {
-		t.Error("there are no roles")
-	}
 }
 
 // copied is a hub with a copy of the identity.

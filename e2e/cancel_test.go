@@ -26,38 +26,34 @@ const cancelling = 64
 // of it. Then server and agent hold what they held before, and so do the targets.
 func TestCancels(t *testing.T) {
 	t.Parallel()
-	for _, transport := range everyTransport {
-		t.Run(transport, func(t *testing.T) {
-			t.Parallel()
-			f := startFront(t, transport)
-			_, hole := newHole(t)
-			g := &giver{front: f, target: newTarget(t, nil, serveCancelled), hole: hole}
-			idle := map[string]usage{}
-			for _, program := range bothEnds {
-				idle[program] = f.usage(t, program)
-			}
-			// What is made once and kept is there after this.
-			g.giveUp(t, *cancels/10, 1)
-			g.settle(t, idle)
-			before := map[string]usage{}
-			for _, program := range bothEnds {
-				before[program] = f.usage(t, program)
-				idle[program] = usage{idle[program].goroutines, idle[program].files, idle[program].streams, before[program].memory}
-			}
-			began := time.Now()
-			g.giveUp(t, *cancels, 2)
-			took := time.Since(began)
-			g.settle(t, idle)
-			settled := time.Since(began) - took
-			for _, program := range bothEnds {
-				t.Logf("%s: %v before, %v after %d dials given up in %v, settled in %v", program, before[program], f.usage(t, program), *cancels,
-					took.Round(time.Second), settled.Round(time.Second))
-			}
-			if slices.Contains(resetting, transport) { // without a reset nobody hears of it
-				g.noneTimedOut(t)
-			}
-		})
-	}
+	overEachFront(t, everyTransport, func(t *testing.T, f *front, transport string) {
+		_, hole := newHole(t)
+		g := &giver{front: f, target: newTarget(t, nil, serveCancelled), hole: hole}
+		idle := map[string]usage{}
+		for _, program := range f.bothEnds() {
+			idle[program] = f.usage(t, program)
+		}
+		// What is made once and kept is there after this.
+		g.giveUp(t, *cancels/10, 1)
+		g.settle(t, idle)
+		before := map[string]usage{}
+		for _, program := range f.bothEnds() {
+			before[program] = f.usage(t, program)
+			idle[program] = usage{idle[program].goroutines, idle[program].files, idle[program].streams, before[program].memory}
+		}
+		began := time.Now()
+		g.giveUp(t, *cancels, 2)
+		took := time.Since(began)
+		g.settle(t, idle)
+		settled := time.Since(began) - took
+		for _, program := range f.bothEnds() {
+			t.Logf("%s: %v before, %v after %d dials given up in %v, settled in %v", program, before[program], f.usage(t, program), *cancels,
+				took.Round(time.Second), settled.Round(time.Second))
+		}
+		if slices.Contains(resetting, transport) { // without a reset nobody hears of it
+			g.noneTimedOut(t)
+		}
+	})
 }
 
 // serveCancelled is a target for all states: the first byte says what it does.
@@ -211,7 +207,7 @@ func (g *giver) settle(t *testing.T, before map[string]usage) {
 func (g *giver) noneTimedOut(t *testing.T) {
 	t.Helper()
 	results := map[string]float64{}
-	for name, v := range g.metricsAt(t, metricsOf("node-1")) {
+	for name, v := range g.metricsAt(t, metricsOf(g.node)) {
 		for _, result := range []string{"canceled", "timeout"} {
 			if name == fmt.Sprintf(`hawser_agent_dials_total{direction="in",result=%q}`, result) {
 				results[result] = v

@@ -201,7 +201,7 @@ func (c *cloud) lease(t *testing.T) *coordinationv1.Lease {
 func (c *cloud) inventory(t *testing.T, text string) {
 	t.Helper()
 	c.mustKubectl(t, "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: hawser-machines, namespace: kube-system}\ndata:\n  inventory.yaml: |\n    "+
-		strings.ReplaceAll(text, "\n", "\n    "), "apply", "--validate=false", "-f", "-")
+		strings.ReplaceAll(text, "\n", "\n    "), "apply", "-f", "-")
 }
 
 // account returns the kubeconfig of the service account of hawser manifest ccm, whose
@@ -346,7 +346,7 @@ func (c *cloud) balances(t *testing.T) {
 
 // named: a client of the front end dials a Service by its name, and a pod by that of a headless one.
 func (c *cloud) named(t *testing.T, port, target int) {
-	c.mustKubectl(t, `{apiVersion: v1, kind: Service, metadata: {name: peers}, spec: {clusterIP: None, selector: {app: echo}}}`, "apply", "--validate=false", "-f", "-")
+	c.mustKubectl(t, `{apiVersion: v1, kind: Service, metadata: {name: peers}, spec: {clusterIP: None, selector: {app: echo}}}`, "apply", "-f", "-")
 	for _, at := range []string{
 		fmt.Sprintf("echo.default.svc:%d", port), fmt.Sprintf("echo.default.svc.cluster.local:%d", port),
 		fmt.Sprintf("peers.default.svc:%d", target), fmt.Sprintf("echo-1.peers.default.svc:%d", target), fmt.Sprintf("echo-2.peers.default.svc.cluster.local:%d", target),

@@ -52,7 +52,7 @@ func TestCloudControllersApart(t *testing.T) {
 		return pid
 	}
 	const gone = `{"apiVersion":"v1","kind":"Node","metadata":{"name":"gone"}}`
-	c.mustKubectl(t, gone, "create", "--validate=false", "-f", "-")
+	c.mustKubectl(t, gone, "create", "-f", "-")
 	pid := start("node-lifecycle", "cloud-node")
 	eventually(t, "the node without a machine is deleted", func() error {
 		_, err := c.client.CoreV1().Nodes().Get(t.Context(), "gone", metav1.GetOptions{})
@@ -65,7 +65,7 @@ func TestCloudControllersApart(t *testing.T) {
 		t.Errorf("the lifecycle controller has initialized it: %v", n.Spec.Taints)
 	}
 	must(t, syscall.Kill(pid, syscall.SIGKILL))
-	c.mustKubectl(t, gone, "create", "--validate=false", "-f", "-")
+	c.mustKubectl(t, gone, "create", "-f", "-")
 	start("node", "cloud-node-lifecycle")
 	eventually(t, "the node with a machine is initialized", func() error {
 		if n := c.node(t, "node-1"); hasTaint(n, uninitialized) || n.Labels[corev1.LabelTopologyZone] != "z-1" {

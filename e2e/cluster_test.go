@@ -41,6 +41,7 @@ type cluster struct {
 	up     *exec.Cmd
 	ends   os.Signal // hawser up, at the end of the test; nil means an interrupt
 	out    *lines
+	node   string // to which pods are bound; none leaves it to the scheduler
 	client kubernetes.Interface
 	rest   *rest.Config
 }
@@ -270,12 +271,17 @@ func asksWhoami(t testing.TB) bool {
 	return !strings.Contains(string(out), `"gitVersion": "v1.27.`)
 }
 
-// kubectl runs kubectl and returns its output and exit code.
+// kubectl runs kubectl and returns its output and exit code. What it makes of stdin it does not
+// validate, unless it is told to: a server makes the OpenAPI document for that, which costs more
+// than its start. TestManifests, TestReadme and TestScripts have it validate.
 func (c *cluster) kubectl(t *testing.T, stdin string, args ...string) (stdout, stderr string, code int) {
 	t.Helper()
 	// Not the test's context: cleanups run kubectl too.
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
+	if stdin != "" && (args[0] == "apply" || args[0] == "create") && !slices.ContainsFunc(args, isValidate) {
+		args = append(args, "--validate=false")
+	}
 	args = append(kubectlCommand(t), args...)
 	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+c.kubeconfig())
@@ -287,6 +293,8 @@ func (c *cluster) kubectl(t *testing.T, stdin string, args ...string) (stdout, s
 	}
 	return o.String(), e.String(), cmd.ProcessState.ExitCode()
 }
+
+func isValidate(arg string) bool { return strings.HasPrefix(arg, "--validate=") }
 
 // mustKubectl is kubectl that has to end with 0.
 func (c *cluster) mustKubectl(t *testing.T, stdin string, args ...string) string {

@@ -25,15 +25,11 @@ var (
 // are the same, and each time the very next request is answered.
 func TestCopies(t *testing.T) {
 	t.Parallel()
-	for _, transport := range everyTransport {
-		t.Run(transport, func(t *testing.T) {
-			t.Parallel()
-			c := startUp(t, "--nodes=1", "--agent-arg=--transport="+transport)
-			c.podWith(t, "files", "", "", "sleep", "100000")
-			t.Run("many", func(t *testing.T) { testManyCopies(t, c) })
-			t.Run("large", func(t *testing.T) { testLargeCopy(t, c) })
-		})
-	}
+	overEach(t, everyTransport, func(t *testing.T, c *cluster, _ string) {
+		c.podWith(t, "files", "", "", "sleep", "100000")
+		t.Run("many", func(t *testing.T) { testManyCopies(t, c) })
+		t.Run("large", func(t *testing.T) { testLargeCopy(t, c) })
+	})
 }
 
 func testManyCopies(t *testing.T, c *cluster) {

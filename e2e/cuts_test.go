@@ -5,6 +5,7 @@ package e2e
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/hawser-project/hawser/cmd/lab"
@@ -15,11 +16,11 @@ import (
 const (
 	shortCuts = `
 seed %d
-at 0s cuts 5 between 50ms..600ms kinds rst,blackhole,rebind,move for 50ms..500ms on node-1
+at 0s cuts 5 between 50ms..600ms kinds rst,blackhole,rebind,move for 50ms..500ms on %s
 `
 	longCut = `
 seed %d
-at 0s cuts 1 between 100ms..1s kinds blackhole for 5s on node-1
+at 0s cuts 1 between 100ms..1s kinds blackhole for 5s on %s
 `
 )
 
@@ -27,37 +28,33 @@ at 0s cuts 1 between 100ms..1s kinds blackhole for 5s on node-1
 // node's link, and whoever uses it notices nothing but a pause.
 func TestCuts(t *testing.T) {
 	t.Parallel()
-	// Not side by side: such parts start after all other tests, and this one takes the longest.
-	for i, transport := range resuming {
-		t.Run(transport, func(t *testing.T) {
-			if !netnsHere(t) {
-				t.Skip("cutting links takes network namespaces")
-			}
-			c := startUp(t, "--nodes", "1", "--netns", "--agent-arg=--transport="+transport)
-			loads := startLoads(t, c)
-			l := c.lab(t)
-			for series, cuts := range []struct {
-				script string
-				n      int
-			}{{shortCuts, 19}, {longCut, 10}, {shortCuts, 19}} {
-				before := c.metrics(t)
-				for n := range cuts.n {
-					c.sufferOn(t, l, fmt.Sprintf(cuts.script, 1000*i+100*series+n))
-					loads.goOn(t, fmt.Sprintf("series %d: after cut %d", series+1, n+1))
-				}
-				now := c.metrics(t)
-				for _, what := range []string{"parks", "resumes"} {
-					name := fmt.Sprintf("hawser_hub_link_%s_total{transport=%q}", what, transport)
-					more := now[name] - before[name]
-					t.Logf("series %d: %s: %v", series+1, what, more)
-					if more < float64(cuts.n/4) && (what == "resumes" || cuts.script == shortCuts) { // a blackhole need not park
-						t.Errorf("series %d, of %d: only %v %s", series+1, cuts.n, more, what)
-					}
-				}
-			}
-			loads.finish(t)
-		})
+	if !netnsHere(t) {
+		t.Skip("cutting links takes network namespaces")
 	}
+	overEach(t, resuming, func(t *testing.T, c *cluster, transport string) {
+		loads := startLoads(t, c)
+		l := c.lab(t)
+		for series, cuts := range []struct {
+			script string
+			n      int
+		}{{shortCuts, 19}, {longCut, 10}, {shortCuts, 19}} {
+			before := c.metrics(t)
+			for n := range cuts.n {
+				c.sufferOn(t, l, fmt.Sprintf(cuts.script, 1000*slices.Index(resuming, transport)+100*series+n, c.node))
+				loads.goOn(t, fmt.Sprintf("series %d: after cut %d", series+1, n+1))
+			}
+			now := c.metrics(t)
+			for _, what := range []string{"parks", "resumes"} {
+				name := fmt.Sprintf("hawser_hub_link_%s_total{transport=%q}", what, transport)
+				more := now[name] - before[name]
+				t.Logf("series %d: %s: %v", series+1, what, more)
+				if more < float64(cuts.n/4) && (what == "resumes" || cuts.script == shortCuts) { // a blackhole need not park
+					t.Errorf("series %d, of %d: only %v %s", series+1, cuts.n, more, what)
+				}
+			}
+		}
+		loads.finish(t)
+	}, "--netns")
 }
 
 // suffer runs a script of faults on the cluster's links.

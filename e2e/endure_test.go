@@ -5,7 +5,6 @@ package e2e
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -342,68 +341,49 @@ func (c *cluster) roleInPodWith(t *testing.T, name, container, spec, role string
 // nothing that was cut off passes for complete. A log that is followed goes on.
 func TestPastTheWindow(t *testing.T) {
 	t.Parallel()
-	for _, transport := range resuming {
-		t.Run(transport, func(t *testing.T) {
-			if !netnsHere(t) {
-				t.Skip("cutting links takes network namespaces")
-			}
-			t.Parallel()
-			c := startUp(t, "--nodes", "1", "--netns", "--agent-arg=--transport="+transport,
-				"--agent-arg=--detach-window=3s", "--agent-arg=--link-keepalive=1s", "--server-arg=--link-keepalive=1s")
-			c.podWith(t, "numbers", "", "", "sh", "-c", "i=0; while :; do i=$((i+1)); echo number $i; sleep 0.05; done")
-			const port = 18713
-			c.roleInPod(t, "echo", fmt.Sprintf("echo-server 127.0.0.1:%d", port))
-			conn, err := net.Dial("tcp", c.forward(t, "echo", port))
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer conn.Close()
-			if _, err := io.WriteString(conn, "hello"); err != nil {
-				t.Fatal(err)
-			}
-			if _, err := io.ReadFull(conn, make([]byte, 5)); err != nil {
-				t.Fatal(err)
-			}
-			follow := loads{followLines(t, c, "numbers", numberLine)}
-			follow.goOn(t, "at first")
-			endless := c.begin(t, "line 5", "exec", "numbers", "--", "sh", "-c", "i=0; while :; do i=$((i+1)); echo line $i; sleep 0.05; done")
-			node, err := c.lab(t).Node("node-1")
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := node.Cut(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-			endless.mustFail(t)
-			if err := conn.SetReadDeadline(time.Now().Add(patience)); err != nil {
-				t.Fatal(err)
-			}
-			if n, err := conn.Read(make([]byte, 1)); n != 0 || errors.Is(err, os.ErrDeadlineExceeded) {
-				t.Errorf("the forwarded connection read %d bytes, %v", n, err)
-			}
-			for _, log := range c.logFiles() {
-				eventually(t, "the reason is logged in "+log, func() error {
-					b, err := os.ReadFile(log)
-					if err == nil && !bytes.Contains(b, []byte("detach window is over")) {
-						err = errors.New("not yet")
-					}
-					return err
-				})
-			}
-			if err := node.Heal(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-			eventually(t, "exec works again", func() error {
-				out, stderr, code := c.kubectl(t, "", "exec", "numbers", "--", "echo", "back")
-				if code != 0 || out != "back\n" {
-					return errors.New(out + stderr)
-				}
-				return nil
-			})
-			follow.goOn(t, "once there is another session")
-			follow.finish(t)
-		})
+	if !netnsHere(t) {
+		t.Skip("cutting links takes network namespaces")
 	}
+	overEach(t, resuming, testPastTheWindow, "--netns",
+		"--agent-arg=--detach-window=3s", "--agent-arg=--link-keepalive=1s", "--server-arg=--link-keepalive=1s")
+}
+
+func testPastTheWindow(t *testing.T, c *cluster, _ string) {
+	c.podWith(t, "numbers", "", "", "sh", "-c", "i=0; while :; do i=$((i+1)); echo number $i; sleep 0.05; done")
+	const port = 18713
+	c.roleInPod(t, "echo", fmt.Sprintf("echo-server 127.0.0.1:%d", port))
+	conn, err := net.Dial("tcp", c.forward(t, "echo", port))
+	must(t, err)
+	defer conn.Close()
+	_, err = io.WriteString(conn, "hello")
+	must(t, errors.Join(err, skip(conn, len("hello"))))
+	follow := loads{followLines(t, c, "numbers", numberLine)}
+	follow.goOn(t, "at first")
+	endless := c.begin(t, "line 5", "exec", "numbers", "--", "sh", "-c", "i=0; while :; do i=$((i+1)); echo line $i; sleep 0.05; done")
+	node, err := c.lab(t).Node(c.node)
+	must(t, err)
+	marks := []*logMark{c.mark(t, "server"), c.mark(t, c.node)}
+	must(t, node.Cut(t.Context()))
+	endless.mustFail(t)
+	if err := conn.SetReadDeadline(time.Now().Add(patience)); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := conn.Read(make([]byte, 1)); n != 0 || errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("the forwarded connection read %d bytes, %v", n, err)
+	}
+	for _, mark := range marks {
+		mark.until(t, patience, "detach window is over")
+	}
+	must(t, node.Heal(t.Context()))
+	eventually(t, "exec works again", func() error {
+		out, stderr, code := c.kubectl(t, "", "exec", "numbers", "--", "echo", "back")
+		if code != 0 || out != "back\n" {
+			return errors.New(out + stderr)
+		}
+		return nil
+	})
+	follow.goOn(t, "once there is another session")
+	follow.finish(t)
 }
 
 // A runningKubectl is a kubectl that has printed something.

@@ -159,14 +159,14 @@ func TestFakeCloud(t *testing.T) {
 		foreignRoute: "elsewhere", "10.244.200.0/24": "gone", "10.244.201.0/24": "",
 	}})
 	c.mustKubectl(t, "", "create", "service", "loadbalancer", "web", "--tcp=80:80")
-	c.mustKubectl(t, `{"apiVersion":"v1","kind":"Node","metadata":{"name":"spare-1"}}`, "create", "--validate=false", "-f", "-")
+	c.mustKubectl(t, `{"apiVersion":"v1","kind":"Node","metadata":{"name":"spare-1"}}`, "create", "-f", "-")
 	c.isRefused(t)
 	before := c.state(t)
 	before.Refuses = false
 	must(t, c.put(t, before))
 	c.settles(t, "the cloud takes what it had refused", 3, 1)
 
-	c.mustKubectl(t, `{"apiVersion":"v1","kind":"Node","metadata":{"name":"spare-2"}}`, "create", "--validate=false", "-f", "-")
+	c.mustKubectl(t, `{"apiVersion":"v1","kind":"Node","metadata":{"name":"spare-2"}}`, "create", "-f", "-")
 	c.mustKubectl(t, "", "create", "service", "loadbalancer", "mail", "--tcp=25:25", "--tcp=465:465")
 	c.mustKubectl(t, "", "patch", "service", "web", "--type=json", "-p", `[{"op":"replace","path":"/spec/ports/0/port","value":81}]`)
 	c.settles(t, "a node, a service and a port come", 4, 2)

@@ -20,19 +20,15 @@ import (
 
 func TestFlows(t *testing.T) {
 	t.Parallel()
-	for _, transport := range everyTransport {
-		t.Run(transport, func(t *testing.T) {
-			t.Parallel()
-			f := startFront(t, transport)
-			t.Run("silent targets", func(t *testing.T) { testSilentTargets(t, f) })
-			t.Run("stalled reader", func(t *testing.T) { testStalledReader(t, f) })
-			if slices.Contains(halfClosing, transport) {
-				t.Run("half-close", func(t *testing.T) { testHalfCloses(t, f) })
-			}
-			t.Run("vanishing client", func(t *testing.T) { testVanishingClient(t, f) })
-			t.Run("vanishing target", func(t *testing.T) { testVanishingTarget(t, f) })
-		})
-	}
+	overEachFront(t, everyTransport, func(t *testing.T, f *front, transport string) {
+		t.Run("silent targets", func(t *testing.T) { testSilentTargets(t, f) })
+		t.Run("stalled reader", func(t *testing.T) { testStalledReader(t, f) })
+		if slices.Contains(halfClosing, transport) {
+			t.Run("half-close", func(t *testing.T) { testHalfCloses(t, f) })
+		}
+		t.Run("vanishing client", func(t *testing.T) { testVanishingClient(t, f) })
+		t.Run("vanishing target", func(t *testing.T) { testVanishingTarget(t, f) })
+	})
 }
 
 func echoAll(c *net.TCPConn) { _, _ = io.Copy(c, c) }
@@ -88,7 +84,7 @@ func testSilentTargets(t *testing.T, f *front) {
 	_, hole := newHole(t)
 	must(t, f.exchange(g.port, 1))
 	before := map[string]usage{}
-	for _, program := range bothEnds {
+	for _, program := range f.bothEnds() {
 		before[program] = f.usage(t, program)
 	}
 	old, err := f.connect(g.port)
@@ -109,7 +105,7 @@ func testSilentTargets(t *testing.T, f *front) {
 		}()
 	}
 	eventually(t, "the node dials", func() error {
-		if n := f.usage(t, "node-1").files - before["node-1"].files; n < silent {
+		if n := f.usage(t, f.node).files - before[f.node].files; n < silent {
 			return fmt.Errorf("%d at a time", n)
 		}
 		return nil
@@ -213,7 +209,7 @@ func testHalfCloses(t *testing.T, f *front) {
 // target begins to take connections: those that come about are closed again.
 func testVanishingClient(t *testing.T, f *front) {
 	const times = 50
-	before := f.usage(t, "node-1")
+	before := f.usage(t, f.node)
 	hole, port := newHole(t)
 	var clients []net.Conn
 	for range times {
@@ -223,7 +219,7 @@ func testVanishingClient(t *testing.T, f *front) {
 		clients = append(clients, c)
 	}
 	eventually(t, "the node dials", func() error {
-		if n := f.socketsTo(t, "node-1", port); n < times {
+		if n := f.socketsTo(t, f.node, port); n < times {
 			return fmt.Errorf("%d at a time", n)
 		}
 		return nil
@@ -241,12 +237,12 @@ func testVanishingClient(t *testing.T, f *front) {
 	// The target itself may know of more: when there is no room for connections the
 	// kernel deals out cookies, and may take one for a connection that is over.
 	eventually(t, "the node leaves the target alone", func() error {
-		if n := f.socketsTo(t, "node-1", port); n != 0 {
+		if n := f.socketsTo(t, f.node, port); n != 0 {
 			return fmt.Errorf("it has %d sockets connected to it", n)
 		}
 		return nil
 	})
-	f.settled(t, "node-1", before)
+	f.settled(t, f.node, before)
 }
 
 // testVanishingTarget has targets reset the connection at once, or after a word, or
@@ -264,7 +260,7 @@ func testVanishingTarget(t *testing.T, f *front) {
 		_ = c.SetLinger(0)
 	})
 	before := map[string]usage{}
-	for _, program := range bothEnds {
+	for _, program := range f.bothEnds() {
 		before[program] = f.usage(t, program)
 	}
 	var clients sync.WaitGroup

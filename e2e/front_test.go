@@ -59,7 +59,7 @@ func init() {
 	})
 }
 
-// A front is a cluster with one node, any port of whose loopback can be reached by
+// A front is a cluster with a node, any port of whose loopback can be reached by
 // CONNECT.
 type front struct {
 	*cluster
@@ -69,13 +69,28 @@ type front struct {
 func startFront(t *testing.T, transport string, args ...string) *front {
 	t.Helper()
 	socket := filepath.Join(shortTempDir(t), "connect")
-	f := &front{startUp(t, append([]string{
-		"--nodes=1", "--server-arg=--connect-uds=" + socket,
-		"--agent-arg=--transport=" + transport, "--agent-arg=--allow-target=127.0.0.1:*",
-	}, args...)...), socket}
+	c := startUp(t, append(frontArgs(socket, args...), "--nodes=1", "--agent-arg=--transport="+transport)...)
+	return c.front(t, "node-1", socket)
+}
+
+func frontArgs(socket string, more ...string) []string {
+	return append([]string{"--server-arg=--connect-uds=" + socket, "--agent-arg=--allow-target=127.0.0.1:*"}, more...)
+}
+
+// overEachFront is overEach with a front.
+func overEachFront(t *testing.T, transports []string, part func(t *testing.T, f *front, transport string), args ...string) {
+	t.Helper()
+	socket := filepath.Join(shortTempDir(t), "connect")
+	overEach(t, transports, func(t *testing.T, c *cluster, transport string) { part(t, c.front(t, c.node, socket), transport) },
+		frontArgs(socket, args...)...)
+}
+
+func (c *cluster) front(t *testing.T, node, socket string) *front {
+	t.Helper()
+	f := &front{c.on(node), socket}
 	// The node may be ready before its kubelet API has a certificate.
 	eventually(t, "the node's metrics are there", func() error {
-		_, err := f.client.Discovery().RESTClient().Get().AbsPath(metricsOf("node-1")).DoRaw(t.Context())
+		_, err := f.client.Discovery().RESTClient().Get().AbsPath(metricsOf(node)).DoRaw(t.Context())
 		return err
 	})
 	return f
@@ -89,10 +104,10 @@ func metricsOf(program string) string {
 	return "/api/v1/nodes/" + program + "/proxy/metrics"
 }
 
-// openTunnel connects to the front end and asks for a port of node-1, all of the request
+// openTunnel connects to the front end and asks for a port of the node, all of the request
 // or its first n bytes.
 func (f *front) openTunnel(port, n int) (*net.UnixConn, error) {
-	return f.openTunnelTo(fmt.Sprintf("node-1:%d", port), n)
+	return f.openTunnelTo(fmt.Sprintf("%s:%d", f.node, port), n)
 }
 
 func (f *front) openTunnelTo(addr string, n int) (*net.UnixConn, error) {
@@ -110,9 +125,9 @@ func (f *front) openTunnelTo(addr string, n int) (*net.UnixConn, error) {
 // all is more than a request has bytes.
 const all = 1 << 10
 
-// connect is a stream to a port of node-1.
+// connect is a stream to a port of the node.
 func (f *front) connect(port int) (*net.UnixConn, error) {
-	return f.connectTo(fmt.Sprintf("node-1:%d", port))
+	return f.connectTo(fmt.Sprintf("%s:%d", f.node, port))
 }
 
 func (f *front) connectTo(addr string) (*net.UnixConn, error) {
@@ -261,7 +276,7 @@ const (
 func memoryTells(t testing.TB) bool { return !raced(t) }
 
 // bothEnds are the programs that a stream goes through.
-var bothEnds = []string{"server", "node-1"}
+func (f *front) bothEnds() []string { return []string{"server", f.node} }
 
 // usage counts what the server or a node's agent holds. The streams are those that
 // lead to targets of nodes; the request for it may take one.

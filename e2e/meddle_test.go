@@ -86,10 +86,10 @@ func (c *meddled) finalizing(t *testing.T) {
 		return fmt.Sprintf(`"spec": {"nodeName": "node-1", "restartPolicy": %q, "containers": [{"name": "c", "image": "none", "command": ["sh", "-c", %q]}]}`, restart, command)
 	}
 	c.mustKubectl(t, `{"apiVersion": "batch/v1", "kind": "Job", "metadata": {"generateName": "work-"},
-		"spec": {"completions": 3, "parallelism": 2, "template": {`+pod("Never", "sleep 0.5")+`}}}`, "create", "--validate=false", "-f", "-")
+		"spec": {"completions": 3, "parallelism": 2, "template": {`+pod("Never", "sleep 0.5")+`}}}`, "create", "-f", "-")
 	c.mustKubectl(t, `{"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "leaving", "labels": {"app": "leaving"}},
 		"spec": {"selector": {"matchLabels": {"app": "leaving"}}, "template": {"metadata": {"labels": {"app": "leaving"}}, `+
-		pod("Always", "trap 'exit 0' TERM; while :; do sleep 0.1; done")+`}}}`, "create", "--validate=false", "-f", "-")
+		pod("Always", "trap 'exit 0' TERM; while :; do sleep 0.1; done")+`}}}`, "create", "-f", "-")
 	eventually(t, "the deployment owns something", func() error {
 		if pods := c.podsOf(t, "app=leaving"); len(pods) == 0 {
 			return errNotYet

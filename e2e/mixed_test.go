@@ -5,6 +5,7 @@ package e2e
 import (
 	"fmt"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/hawser-project/hawser/cmd/lab"
@@ -30,19 +31,50 @@ func startMixed(t *testing.T, args ...string) *mixed {
 	if !netnsHere(t) {
 		t.Skip("cutting links takes network namespaces")
 	}
-	c := startUp(t, append([]string{"--nodes", fmt.Sprint(len(resuming)), "--netns", "--agent-arg=--transport=" + resuming[0]}, args...)...)
+	c := startOver(t, resuming, append(args, "--netns")...)
 	m := &mixed{cluster: c, links: c.lab(t)}
 	for i, n := range m.links.Nodes() {
 		m.nodes = append(m.nodes, nodeOver{Node: n, transport: resuming[i]})
-		if i > 0 {
-			c.restartNode(t, n, "--transport="+resuming[i])
-		}
-	}
-	for _, n := range m.nodes {
-		c.comesOver(t, n.transport, 1)
-		c.waitNode(t, n.Name)
 	}
 	return m
+}
+
+// nodeAt is the name of a cluster's node, from 0.
+func nodeAt(i int) string { return fmt.Sprintf("node-%d", i+1) }
+
+// startOver starts a cluster with a node over each of the transports, in their order.
+func startOver(t *testing.T, transports []string, args ...string) *cluster {
+	t.Helper()
+	c := startUp(t, append([]string{"--nodes", fmt.Sprint(len(transports)), "--agent-arg=--transport=" + transports[0]}, args...)...)
+	for i, transport := range transports[1:] {
+		c.restartNode(t, nodeAt(i+1), "--transport="+transport)
+	}
+	for i, transport := range transports {
+		c.comesOver(t, transport, 1)
+		c.waitNode(t, nodeAt(i))
+	}
+	return c
+}
+
+// overEach runs a part of a test over each of the transports, one after the other, with the
+// cluster of startOver: to start a server costs more than most parts. The pods of a part are
+// bound to its node, and deleted after it.
+func overEach(t *testing.T, transports []string, part func(t *testing.T, c *cluster, transport string), args ...string) {
+	t.Helper()
+	c := startOver(t, transports, args...)
+	for i, transport := range transports {
+		t.Run(transport, func(t *testing.T) {
+			t.Cleanup(func() { c.mustKubectl(t, "", "delete", "pods", "--all", "--now") })
+			part(t, c.on(nodeAt(i)), transport)
+		})
+	}
+}
+
+// on is the cluster for pods that are bound to a node.
+func (c *cluster) on(node string) *cluster {
+	there := *c
+	there.node = node
+	return &there
 }
 
 // load starts loads on each node.
@@ -59,17 +91,22 @@ func (m *mixed) load(t *testing.T, start ...func(t *testing.T, c *cluster, node 
 }
 
 // restartNode kills the agent of a node and runs it again, with further flags.
-func (c *cluster) restartNode(t *testing.T, n *lab.Node, flags ...string) {
+func (c *cluster) restartNode(t *testing.T, node string, flags ...string) {
 	t.Helper()
-	args := append(c.kill(t, n.Name), flags...)
-	run(t, n.Command(t.Context(), args[0], args[1:]...).Args, filepath.Join(c.dir, "nodes", n.Name, "agent"))
+	args := append(c.kill(t, node), flags...)
+	if slices.Contains(c.up.Args, "--netns") {
+		n, err := c.lab(t).Node(node)
+		must(t, err)
+		args = n.Command(t.Context(), args[0], args[1:]...).Args
+	}
+	run(t, args, filepath.Join(c.dir, "nodes", node, "agent"))
 }
 
 // restart does so with all agents. They end with t.
 func (m *mixed) restart(t *testing.T, flags ...string) {
 	t.Helper()
 	for _, n := range m.nodes {
-		m.restartNode(t, n.Node, flags...)
+		m.restartNode(t, n.Name, flags...)
 	}
 }
 

@@ -113,9 +113,9 @@ func (g *guarded) hash(t *testing.T, cert string) string {
 // work has something for each part to do.
 func (g *guarded) work(t *testing.T, name string) {
 	t.Helper()
-	g.mustKubectl(t, "", "create", "namespace", name)                                                                                                                                                   // the controllers' account
-	g.mustKubectl(t, "", "create", "service", "loadbalancer", name, "--tcp=80:80")                                                                                                                      // the cloud's address
-	g.mustKubectl(t, `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"`+name+`"},"spec":{"containers":[{"name":"c","image":"none","command":["true"]}]}}`, "create", "--validate=false", "-f", "-") // a node
+	g.mustKubectl(t, "", "create", "namespace", name)                                                                                                                               // the controllers' account
+	g.mustKubectl(t, "", "create", "service", "loadbalancer", name, "--tcp=80:80")                                                                                                  // the cloud's address
+	g.mustKubectl(t, `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"`+name+`"},"spec":{"containers":[{"name":"c","image":"none","command":["true"]}]}}`, "create", "-f", "-") // a node
 }
 
 // TestOwnKeys: controllers, scheduler and cloud controller manager reach the API by TLS, each

@@ -89,7 +89,7 @@ func park(t *testing.T, f *front) *parking {
 			conns = append(conns, c)
 		}
 	}
-	for _, program := range bothEnds {
+	for _, program := range f.bothEnds() {
 		p.before[program] = f.usage(t, program)
 	}
 	for _, c := range conns {
@@ -201,16 +201,10 @@ func (p *parking) finish(t *testing.T) {
 // once, after what was said before, and in the way in which it was.
 func TestClosedWhileParked(t *testing.T) {
 	t.Parallel()
-	for _, transport := range resuming {
-		t.Run(transport, func(t *testing.T) {
-			if !netnsHere(t) {
-				t.Skip("cutting links takes network namespaces")
-			}
-			t.Parallel()
-			f := startFront(t, transport, awayArgs...)
-			testClosedWhileParked(t, f)
-		})
+	if !netnsHere(t) {
+		t.Skip("cutting links takes network namespaces")
 	}
+	overEachFront(t, resuming, testClosedWhileParked, awayArgs...)
 }
 
 // An ending is what one end of a stream has heard: the last it was told, and how it
@@ -225,11 +219,11 @@ func hear(c net.Conn) ending {
 	return ending{string(words), err}
 }
 
-func testClosedWhileParked(t *testing.T, f *front) {
-	node, err := f.lab(t).Node("node-1")
+func testClosedWhileParked(t *testing.T, f *front, _ string) {
+	node, err := f.lab(t).Node(f.node)
 	must(t, err)
 	was := map[string]usage{}
-	for _, program := range bothEnds {
+	for _, program := range f.bothEnds() {
 		was[program] = f.usage(t, program)
 	}
 	away, targetHeard := make(chan struct{}), make(chan ending, 2)

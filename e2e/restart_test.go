@@ -21,21 +21,18 @@ import (
 
 func TestServerKilledUnderLoad(t *testing.T) {
 	t.Parallel()
-	for _, transport := range everyTransport {
-		t.Run(transport, func(t *testing.T) {
-			t.Parallel()
-			f := startFront(t, transport)
-			v := startVictims(t, f)
-			args := f.kill(t, "server")
-			v.allFail(t)
-			run(t, args, filepath.Join(f.dir, "server"))
-			eventually(t, "the API answers again", func() error {
-				_, err := f.client.CoreV1().Nodes().Get(t.Context(), "node-1", metav1.GetOptions{})
-				return err
-			})
-			v.goOn(t, f)
+	whole := t
+	overEachFront(t, everyTransport, func(t *testing.T, f *front, _ string) {
+		v := startVictims(t, f)
+		args := f.kill(t, "server")
+		v.allFail(t)
+		run(whole, args, filepath.Join(f.dir, "server"))
+		eventually(t, "the API answers again", func() error {
+			_, err := f.client.CoreV1().Nodes().Get(t.Context(), f.node, metav1.GetOptions{})
+			return err
 		})
-	}
+		v.goOn(t, f)
+	})
 }
 
 // victims are streams of every kind that no one has told to end.

@@ -59,18 +59,11 @@ func (c *cluster) shutOut(t *testing.T, name string, client kubernetes.Interface
 
 func TestNodeRevoked(t *testing.T) {
 	t.Parallel()
-	c := startUp(t, "--nodes", fmt.Sprint(len(everyTransport)), "--agent-arg=--transport="+everyTransport[0])
+	c := startOver(t, everyTransport)
 	names, clients := make([]string, len(everyTransport)), make([]kubernetes.Interface, len(everyTransport))
-	for i, transport := range everyTransport {
-		names[i] = fmt.Sprintf("node-%d", i+1)
-		if i > 0 {
-			run(t, append(c.kill(t, names[i]), "--transport="+transport), filepath.Join(c.dir, "nodes", names[i], "agent"))
-		}
+	for i := range everyTransport {
+		names[i] = nodeAt(i)
 		clients[i] = c.asNode(t, names[i])
-	}
-	for i, transport := range everyTransport {
-		c.comesOver(t, transport, 1)
-		c.waitNode(t, names[i])
 	}
 	for i, name := range names {
 		mark := c.mark(t, name)
@@ -102,7 +95,7 @@ func TestNodeRevoked(t *testing.T) {
 	c.hawser(t, "node", "allow", names[0])
 	file := filepath.Join(t.TempDir(), "token")
 	must(t, os.WriteFile(file, []byte(c.hawser(t, "token", "create")), 0o600))
-	run(t, append(c.kill(t, names[0]), "--token-file="+file), filepath.Join(c.dir, "nodes", names[0], "agent"))
+	c.restartNode(t, names[0], "--token-file="+file)
 	eventually(t, names[0]+" is back", func() error {
 		_, err := c.asNode(t, names[0]).CoreV1().Nodes().Get(t.Context(), names[0], metav1.GetOptions{})
 		return err
@@ -132,7 +125,7 @@ func TestDeletedNodeStandsBack(t *testing.T) {
 		}
 		return nil
 	})
-	run(t, c.kill(t, "node-1"), filepath.Join(c.dir, "nodes", "node-1", "agent"))
+	c.restartNode(t, "node-1")
 	c.waitNode(t, "node-1")
 	if _, err := old.CoreV1().Nodes().Get(t.Context(), "node-1", metav1.GetOptions{}); !apierrors.IsUnauthorized(err) {
 		t.Errorf("its former key gets %v", err)

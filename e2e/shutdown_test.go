@@ -72,7 +72,7 @@ func TestMachineShutdown(t *testing.T) {
 	})
 	lock.Delivered()
 	notes := shortTempDir(t)
-	c.mustKubectl(t, fmt.Sprintf(leavingPods, notes), "apply", "--validate=false", "-f", "-")
+	c.mustKubectl(t, fmt.Sprintf(leavingPods, notes), "apply", "-f", "-")
 	c.mustKubectl(t, "", "wait", "pod/regular", "--for=condition=Ready", "--timeout=2m")
 	c.mustKubectl(t, "", "wait", "-n=kube-system", "pod/critical", "--for=condition=Ready", "--timeout=2m")
 	c.mustKubectl(t, "", "wait", "pod/done", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=2m")
@@ -106,7 +106,7 @@ func TestMachineShutdown(t *testing.T) {
 	if got, err := os.ReadFile(filepath.Join(notes, "all")); err != nil || string(got) != "regular preStop\nregular term\ncritical term\n" {
 		t.Errorf("the pods have noted %q, %v", got, err)
 	}
-	c.mustKubectl(t, shellPod("late", "sleep 1000"), "apply", "--validate=false", "-f", "-")
+	c.mustKubectl(t, shellPod("late", "sleep 1000"), "apply", "-f", "-")
 	eventually(t, "a new pod is refused", func() error {
 		const want = "Failed NodeShutdown Pod was rejected as the node is shutting down."
 		if got := strings.TrimSpace(c.mustKubectl(t, "", "get", "pod", "late", "-o="+status)); got != want {
@@ -125,14 +125,14 @@ func TestMachineShutdown(t *testing.T) {
 	logind.Announce(false)
 	logind.Locked()
 	c.mustKubectl(t, "", "wait", "node/node-1", "--for=condition=Ready", "--timeout=2m")
-	c.mustKubectl(t, shellPod("next", "sleep 1000"), "apply", "--validate=false", "-f", "-")
+	c.mustKubectl(t, shellPod("next", "sleep 1000"), "apply", "-f", "-")
 	c.mustKubectl(t, "", "wait", "pod/next", "--for=condition=Ready", "--timeout=2m")
 	if got := strings.TrimSpace(c.mustKubectl(t, "", "get", "pod", "regular", "-o="+status)); got != terminated {
 		t.Errorf("after the shutdown was cancelled: %q", got)
 	}
 
 	// An agent that starts anew, as after a reboot, leaves ended what has ended.
-	run(t, c.kill(t, "node-1"), filepath.Join(c.dir, "nodes", "node-1", "agent"))
+	c.restartNode(t, "node-1")
 	eventually(t, "the next agent serves the pod that runs", func() error {
 		if _, stderr, code := c.kubectl(t, "", "exec", "next", "--", "true"); code != 0 {
 			return errors.New(stderr)

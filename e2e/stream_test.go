@@ -62,6 +62,9 @@ func (c *cluster) podWith(t *testing.T, name, container, spec string, command ..
 	t.Helper()
 	argv, err := json.Marshal(command)
 	must(t, err)
+	if c.node != "" {
+		spec += fmt.Sprintf(`,"nodeName":%q`, c.node)
+	}
 	text := fmt.Sprintf(`{"apiVersion":"v1","kind":"Pod","metadata":{"name":%q},"spec":{"terminationGracePeriodSeconds":1%s,
 		"containers":[{"name":"main","image":"none","command":%s%s}]}}`, name, spec, argv, container)
 	var pod corev1.Pod

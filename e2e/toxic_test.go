@@ -14,12 +14,11 @@ import (
 // Every byte comes once, whatever a connection breaks on.
 func TestToxics(t *testing.T) {
 	t.Parallel()
-	for _, transport := range resuming {
+	c := startUp(t, "--nodes", "0")
+	for i, transport := range resuming {
 		t.Run(transport, func(t *testing.T) {
-			t.Parallel()
-			c := startUp(t, "--nodes", "0")
-			relay := c.relayedNode(t, "node-1", "--transport="+transport)
-			loads := startLoads(t, c)
+			relay := c.relayedNode(t, nodeAt(i), "--transport="+transport)
+			loads := startLoads(t, c.on(nodeAt(i)))
 			steps := []struct {
 				name string
 				do   func() error

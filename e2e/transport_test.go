@@ -16,20 +16,17 @@ import (
 // one port. TestStreams does the same over the default.
 func TestTransports(t *testing.T) {
 	t.Parallel()
-	for _, name := range everyTransport[1:] {
-		t.Run(name, func(t *testing.T) {
-			args := []string{"--nodes", "1", "--agent-arg=--transport=" + name}
-			if netnsHere(t) {
-				args = append(args, "--netns")
-			}
-			c := startUp(t, args...)
-			t.Run("log follow", func(t *testing.T) { testLogFollow(t, c) })
-			t.Run("exec with a terminal", func(t *testing.T) { testTerminal(t, c) })
-			t.Run("copy", func(t *testing.T) { testCopy(t, c) })
-			t.Run("port-forward", func(t *testing.T) { testPortForward(t, c) })
-			t.Run("closed port", func(t *testing.T) { testClosedPort(t, c) })
-		})
+	var args []string
+	if netnsHere(t) {
+		args = []string{"--netns"}
 	}
+	overEach(t, everyTransport[1:], func(t *testing.T, c *cluster, _ string) {
+		t.Run("log follow", func(t *testing.T) { testLogFollow(t, c) })
+		t.Run("exec with a terminal", func(t *testing.T) { testTerminal(t, c) })
+		t.Run("copy", func(t *testing.T) { testCopy(t, c) })
+		t.Run("port-forward", func(t *testing.T) { testPortForward(t, c) })
+		t.Run("closed port", func(t *testing.T) { testClosedPort(t, c) })
+	}, args...)
 }
 
 // Where the port's UDP number is taken, the server says so.
