@@ -11,7 +11,6 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -24,17 +23,13 @@ import (
 	"github.com/moby/spdystream/spdy"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/hawser-project/hawser/auth/spdyframes"
 )
 
 const (
-	// frameHeader is the size of the header of a SPDY/3.1 frame.
-	frameHeader = 8
-	// finFlag marks the last frame of a stream.
-	finFlag = 1
-	// maxControlFrame bounds the control frames that are looked into, and
-	// maxPreamble the HTTP header before the first frame.
-	maxControlFrame = 64 << 10
-	maxPreamble     = 64 << 10
+	// maxPreamble bounds the HTTP header before the first frame.
+	maxPreamble = 64 << 10
 	// trackedBuffer is how much is read from the kubelet at a time.
 	trackedBuffer = 32 << 10
 )
@@ -72,76 +67,20 @@ type trackedConn struct {
 	sent struct {
 		preamble bool // whether the request has been sent
 		ending   []byte
-		frames   frames
-		framer   *spdy.Framer // nil before the first frame
-		in       bytes.Buffer // what framer reads
-		lost     bool         // what is sent makes no sense
+		frames   spdyframes.Frames
+		lost     bool // what is sent makes no sense
 	}
 	// got is the reader's.
 	got struct {
 		preamble []byte // of the answer, while incomplete
 		plain    bool   // whether bytes are passed as they are
 		version  string // of the protocol on the streams
-		frames   frames
+		frames   spdyframes.Frames
 		buf      []byte
 		out      []byte // not yet handed out
 		told     bool   // whether the kubelet has begun to say how it ended
 		err      error
 	}
-}
-
-// frames cuts a sequence of bytes into frames.
-type frames struct {
-	header  [frameHeader]byte
-	have    int    // of the header
-	left    int    // of the frame after its header
-	control []byte // a control frame so far
-}
-
-// isControl says whether the current frame is one.
-func (f *frames) isControl() bool { return f.header[0]&0x80 != 0 }
-
-// stream is that of the current data frame.
-func (f *frames) stream() uint32 { return binary.BigEndian.Uint32(f.header[:4]) }
-
-// flags are the current frame's.
-func (f *frames) flags() byte { return f.header[4] }
-
-// next takes a piece of at most one frame off p: the body of a data frame or what
-// there is of it, or a whole control frame with its header. Both may be nil, while
-// a header or a control frame is incomplete. It fails if a control frame is too
-// large.
-func (f *frames) next(p []byte) (body, control, rest []byte, err error) {
-	if f.have < frameHeader {
-		n := copy(f.header[f.have:], p)
-		f.have, p = f.have+n, p[n:]
-		if f.have < frameHeader {
-			return nil, nil, p, nil
-		}
-		f.left = int(binary.BigEndian.Uint32(f.header[4:]) & 0xffffff)
-		if f.isControl() {
-			if f.left > maxControlFrame {
-				return nil, nil, p, fmt.Errorf("control frame of %d bytes", f.left)
-			}
-			f.control = append(f.control[:0], f.header[:]...)
-		} else if f.left == 0 {
-			f.have = 0
-			return []byte{}, nil, p, nil
-		}
-	}
-	n := min(f.left, len(p))
-	f.left -= n
-	if f.left == 0 {
-		f.have = 0
-	}
-	if !f.isControl() {
-		return p[:n], nil, p[n:], nil
-	}
-	f.control = append(f.control, p[:n]...)
-	if f.left == 0 {
-		return nil, f.control, p[n:], nil
-	}
-	return nil, nil, p[n:], nil
 }
 
 // Close ends the connection on the client's behalf.
@@ -171,7 +110,7 @@ func (w *trackedConn) listen(p []byte) {
 	for len(p) > 0 && !s.lost && w.errorStream.Load() == 0 && w.spdy.Load() {
 		var control []byte
 		var err error
-		if _, control, p, err = s.frames.next(p); err != nil {
+		if _, control, p, err = s.frames.Next(p); err != nil {
 			s.lost = true
 		} else if control != nil {
 			w.learn(control)
@@ -182,19 +121,9 @@ func (w *trackedConn) listen(p []byte) {
 // learn reads a control frame of the client's. All of them have to be read, since
 // headers are compressed in one sequence.
 func (w *trackedConn) learn(control []byte) {
-	s := &w.sent
-	s.in.Reset()
-	_, _ = s.in.Write(control) // never fails
-	if s.framer == nil {
-		var err error
-		if s.framer, err = spdy.NewFramer(io.Discard, &s.in); err != nil {
-			s.lost = true
-			return
-		}
-	}
-	f, err := s.framer.ReadFrame()
+	f, err := w.sent.frames.Read(control)
 	if err != nil {
-		s.lost = true
+		w.sent.lost = true
 		return
 	}
 	if syn, ok := f.(*spdy.SynStreamFrame); ok && syn.Headers.Get(corev1.StreamType) == corev1.StreamTypeError {
@@ -236,7 +165,9 @@ func (w *trackedConn) Read(p []byte) (int, error) {
 		}
 		n, err := w.Conn.Read(g.buf)
 		g.out = g.out[:0]
-		w.take(g.buf[:n])
+		if terr := w.take(g.buf[:n]); terr != nil {
+			err = terr
+		}
 		if err != nil {
 			w.conclude(err)
 			g.err = err
@@ -247,8 +178,9 @@ func (w *trackedConn) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// take adds what came from the kubelet to what is handed out.
-func (w *trackedConn) take(b []byte) {
+// take adds what came from the kubelet to what is handed out. It fails upon a frame that no kubelet
+// sends: the client that reads here, the API server itself or a user's, has hardly a bound.
+func (w *trackedConn) take(b []byte) error {
 	g := &w.got
 	if !w.spdy.Load() && !g.plain {
 		before := g.preamble[max(0, len(g.preamble)-3):]
@@ -257,7 +189,7 @@ func (w *trackedConn) take(b []byte) {
 			g.preamble = append(g.preamble, b...)
 			g.out = append(g.out, b...)
 			g.plain = len(g.preamble) > maxPreamble
-			return
+			return nil
 		}
 		g.preamble = append(g.preamble, b[:n]...)
 		g.out = append(g.out, b[:n]...)
@@ -267,13 +199,16 @@ func (w *trackedConn) take(b []byte) {
 	for len(b) > 0 {
 		if g.plain {
 			g.out = append(g.out, b...)
-			return
+			return nil
 		}
-		body, control, rest, err := g.frames.next(b)
+		body, control, rest, err := g.frames.Next(b)
+		if err == nil && control != nil {
+			err = w.fromKubelet(control)
+		}
+		if err != nil {
+			return err
+		}
 		switch {
-		case err != nil: // whatever it is, it is not for us to break
-			g.plain = true
-			g.out = append(g.out, g.frames.header[:]...)
 		case control != nil:
 			g.out = append(g.out, control...)
 		case body != nil:
@@ -281,6 +216,16 @@ func (w *trackedConn) take(b []byte) {
 		}
 		b = rest
 	}
+	return nil
+}
+
+// fromKubelet checks a control frame of the kubelet's, which opens no streams.
+func (w *trackedConn) fromKubelet(control []byte) error {
+	f, err := w.got.frames.Read(control)
+	if _, opens := f.(*spdy.SynStreamFrame); err == nil && opens {
+		err = fmt.Errorf("%w: the node opens a stream", spdyframes.ErrRefused)
+	}
+	return err
 }
 
 // agree looks at the kubelet's answer to the request for an upgrade.
@@ -302,21 +247,10 @@ func (w *trackedConn) agree() {
 // pass hands out a piece of a data frame as a frame of its own.
 func (w *trackedConn) pass(body []byte) {
 	g := &w.got
-	flags := g.frames.flags()
-	if g.frames.left > 0 {
-		flags &^= finFlag // the last piece has it
-	}
-	if len(body) > 0 && g.frames.stream() == w.errorStream.Load() {
+	if len(body) > 0 && g.frames.Stream() == w.errorStream.Load() {
 		g.told = true
 	}
-	g.out = appendData(g.out, g.frames.stream(), flags, body)
-}
-
-// appendData appends a frame of data.
-func appendData(out []byte, stream uint32, flags byte, body []byte) []byte {
-	out = binary.BigEndian.AppendUint32(out, stream)
-	out = binary.BigEndian.AppendUint32(out, uint32(flags)<<24|uint32(len(body)))
-	return append(out, body...)
+	g.out = spdyframes.AppendData(g.out, g.frames.Stream(), g.frames.Flags(), body)
 }
 
 // conclude says how it ended if the kubelet has not. A connection that was lost is
@@ -346,5 +280,5 @@ func (w *trackedConn) conclude(err error) {
 			message = []byte(text) // which no client takes for success either
 		}
 	}
-	g.out = appendData(g.out, stream, finFlag, message)
+	g.out = spdyframes.AppendData(g.out, stream, spdyframes.FinFlag, message)
 }

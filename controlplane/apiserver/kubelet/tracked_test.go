@@ -23,6 +23,8 @@ import (
 	"github.com/moby/spdystream/spdy"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/remotecommand"
+
+	"github.com/hawser-project/hawser/auth/spdyframes"
 )
 
 var (
@@ -251,9 +253,9 @@ func FuzzWitness(f *testing.F) {
 		stream = binary.BigEndian.AppendUint32(stream, 0x80030006) // PING
 		stream = binary.BigEndian.AppendUint32(stream, 4)
 		stream = binary.BigEndian.AppendUint32(stream, 1)
-		stream = appendData(stream, 1, 0, out)
+		stream = spdyframes.AppendData(stream, 1, 0, out)
 		if status != nil {
-			stream = appendData(stream, 3, finFlag, status)
+			stream = spdyframes.AppendData(stream, 3, spdyframes.FinFlag, status)
 		}
 		whole := int(end) >= len(stream)
 		stream = stream[:min(int(end), len(stream))]
@@ -292,6 +294,7 @@ func FuzzWitness(f *testing.F) {
 		}
 		data := map[uint32][]byte{}
 		for rest := got[len(kubeletHeader):]; len(rest) > 0; {
+			const frameHeader = 8
 			if len(rest) < frameHeader {
 				t.Fatalf("a frame is incomplete: %q", rest)
 			}
@@ -317,4 +320,62 @@ func FuzzWitness(f *testing.F) {
 			t.Errorf("no status but %q", data[3])
 		}
 	})
+}
+
+// frameOf is a frame that opens a stream, with these headers.
+func frameOf(t *testing.T, id spdy.StreamId, h http.Header) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	f, err := spdy.NewFramer(&b, nil)
+	if err == nil {
+		err = f.WriteFrame(&spdy.SynStreamFrame{StreamId: id, Headers: h})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+// TestHostileNode: what a node sends that no kubelet does ends the connection, before the library
+// that reads it here keeps streams and headers without end.
+func TestHostileNode(t *testing.T) {
+	large := http.Header{}
+	for i := range 40 {
+		large.Set(fmt.Sprint("x-", i), strings.Repeat("\x00", 1000))
+	}
+	for what, frame := range map[string][]byte{
+		"a stream": frameOf(t, 2, http.Header{"Streamtype": {"stdout"}}), "headers": frameOf(t, 2, large),
+		"a large frame": binary.BigEndian.AppendUint32([]byte{0x80, 3, 0, 2}, 1<<20),
+	} {
+		w := &trackedConn{Conn: &tape{pieces: [][]byte{[]byte(kubeletHeader), frame}, err: io.EOF}, node: "node-1"}
+		if _, err := io.WriteString(w, clientHeader); err != nil {
+			t.Fatal(err)
+		}
+		got, err := io.ReadAll(w)
+		if err == nil || string(got) != kubeletHeader {
+			t.Errorf("%s of the node's: read %d bytes, %v", what, len(got), err)
+		}
+	}
+}
+
+// TestLargeHeaders: to find the stream of the status, the API server does not unpack what a client
+// has packed into a small frame.
+func TestLargeHeaders(t *testing.T) {
+	frame := frameOf(t, 1, http.Header{"Streamtype": {strings.Repeat("\x00", 1<<20)}})
+	if len(frame) > 4<<10 {
+		t.Fatalf("the frame has %d bytes", len(frame))
+	}
+	w := &trackedConn{Conn: &tape{pieces: [][]byte{[]byte(kubeletHeader)}, err: io.EOF}, node: "node-1"}
+	if _, err := io.WriteString(w, clientHeader); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.Read(make([]byte, 1<<10)); err != nil {
+		t.Fatal(err)
+	}
+	if got := testing.AllocsPerRun(1, func() { _, _ = w.Write(frame) }); got > 1000 {
+		t.Errorf("%v allocations for a frame of %d bytes", got, len(frame))
+	}
+	if !w.sent.lost {
+		t.Error("the frame was read")
+	}
 }

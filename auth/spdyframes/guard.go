@@ -1,0 +1,231 @@
+// Guard: a reader that passes on what a well-behaved client sends, and nothing else.
+
+package spdyframes
+
+import (
+	"cmp"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	"github.com/moby/spdystream/spdy"
+)
+
+// The headers of a stream, and the type of one for errors: k8s.io/api/core/v1, StreamType and so on.
+const (
+	typeHeader    = "streamType"
+	requestHeader = "requestID"
+	errorType     = "error"
+)
+
+// guardBuffer is how much is read at a time.
+const guardBuffer = 32 << 10
+
+// A Guard reads the frames of a client, for one goroutine.
+type Guard struct {
+	from   io.Reader
+	limits Limits
+	frames Frames
+	opened int                  // streams in all
+	alone  map[string]time.Time // since when a connection has a stream for errors alone
+	open   map[uint32]bool      // streams whose end the client has not sent: whether they are for data
+
+	buf []byte
+	out []byte // not yet handed out
+	err error
+
+	answers answers
+}
+
+// Limits bound the streams of a client; zero is no bound.
+type Limits struct {
+	Streams int // in all
+	Open    int // at a time
+
+	// Pair is how long after the stream for errors of a forwarded connection that for its data may
+	// follow; zero is no bound, and no order. The library forgets a pair that is late, and never
+	// ends what it has read for it.
+	Pair time.Duration
+	// Answer is how long the end is put off at most until all streams have been answered; zero is not
+	// at all. The library waits for ever to write to a stream that it could not answer.
+	Answer time.Duration
+}
+
+// NewGuard makes one that reads from from, from the first frame on.
+func NewGuard(from io.Reader, l Limits) *Guard {
+	return &Guard{from: from, limits: l, open: make(map[uint32]bool), alone: make(map[string]time.Time), answers: answers{due: make(map[uint32]bool), fewer: make(chan struct{}, 1)}}
+}
+
+// Read implements io.Reader. Frames of data may be split. After a frame that is not passed on all
+// reads fail.
+func (g *Guard) Read(p []byte) (int, error) {
+	if len(p) == 0 {
+		return 0, nil
+	}
+	for len(g.out) == 0 {
+		if g.err != nil {
+			g.answers.wait(g.limits.Answer)
+			return 0, g.err
+		}
+		if g.buf == nil {
+			g.buf = make([]byte, guardBuffer)
+		}
+		n, err := g.from.Read(g.buf)
+		g.out = g.out[:0]
+		if g.err = g.take(g.buf[:n]); g.err == nil {
+			g.err = err
+		}
+	}
+	n := copy(p, g.out)
+	g.out = g.out[n:]
+	return n, nil
+}
+
+// take adds what may be passed of b to what is handed out.
+func (g *Guard) take(b []byte) error {
+	for len(b) > 0 {
+		body, control, rest, err := g.frames.Next(b)
+		if err == nil && control != nil {
+			err = g.check(control)
+		}
+		if err != nil {
+			return err
+		}
+		if control != nil {
+			g.out = append(g.out, control...)
+		} else if body != nil {
+			stream, flags := g.frames.Stream(), g.frames.Flags()
+			// Nobody reads this, and so it holds up other streams.
+			if len(body) > 0 && !g.open[stream] {
+				return fmt.Errorf("%w: data on stream %d, which takes none", ErrRefused, stream)
+			}
+			if flags&FinFlag != 0 {
+				delete(g.open, stream)
+			}
+			g.out = AppendData(g.out, stream, flags, body)
+		}
+		b = rest
+	}
+	return nil
+}
+
+// check counts the streams.
+func (g *Guard) check(control []byte) error {
+	frame, err := g.frames.Read(control)
+	if err != nil {
+		return err
+	}
+	switch f := frame.(type) {
+	case *spdy.SynStreamFrame:
+		return g.admit(f)
+	case *spdy.RstStreamFrame:
+		delete(g.open, uint32(f.StreamId))
+		g.answers.answered(uint32(f.StreamId)) // it needs no answer any more
+	case *spdy.SynReplyFrame, *spdy.HeadersFrame: // nobody has opened a stream to it, or reads more headers
+		return fmt.Errorf("%w: %T from a client", ErrRefused, frame)
+	}
+	return nil
+}
+
+// admit looks at a new stream.
+func (g *Guard) admit(f *spdy.SynStreamFrame) error {
+	id, kind := uint32(f.StreamId), f.Headers.Get(typeHeader)
+	g.opened++
+	if f.CFHeader.Flags&spdy.ControlFlagFin == 0 {
+		g.open[id] = kind != errorType
+	}
+	if m := g.limits.Streams; m > 0 && g.opened > m {
+		return fmt.Errorf("%w: more than the %d streams of the request", ErrRefused, m)
+	}
+	if m := g.limits.Open; m > 0 && max(len(g.open), len(g.alone)) > m {
+		return fmt.Errorf("%w: more than %d streams at a time", ErrRefused, m)
+	}
+	if g.limits.Pair > 0 {
+		of := f.Headers.Get(requestHeader)
+		if kind == errorType {
+			g.alone[cmp.Or(of, fmt.Sprint(id))] = time.Now()
+		} else {
+			of = cmp.Or(of, fmt.Sprint(id-2)) // as the library has it
+			since, ok := g.alone[of]
+			if delete(g.alone, of); !ok || time.Since(since) > g.limits.Pair {
+				return fmt.Errorf("%w: stream %d has none for its errors, or that was opened more than %v ago", ErrRefused, id, g.limits.Pair)
+			}
+		}
+	}
+	g.answers.await(id)
+	return nil
+}
+
+// Written is told all that is written to the client, by one goroutine at a time.
+func (g *Guard) Written(p []byte) { g.answers.written(p) }
+
+// answers are the streams that are to be answered.
+type answers struct {
+	mu     sync.Mutex // guards the following
+	due    map[uint32]bool
+	frames Frames
+	lost   bool // what is written makes no sense
+
+	fewer chan struct{} // has one after a change
+}
+
+func (a *answers) await(stream uint32) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.due[stream] = true
+}
+
+func (a *answers) answered(stream uint32) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.answeredLocked(stream)
+}
+
+func (a *answers) answeredLocked(stream uint32) {
+	delete(a.due, stream)
+	select {
+	case a.fewer <- struct{}{}:
+	default:
+	}
+}
+
+// written looks for replies and resets.
+func (a *answers) written(p []byte) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for len(p) > 0 && !a.lost {
+		var control []byte
+		var err error
+		if _, control, p, err = a.frames.Next(p); err != nil {
+			a.lost = true
+		}
+		if len(control) < headerSize+4 {
+			continue
+		}
+		switch spdy.ControlFrameType(binary.BigEndian.Uint16(control[2:])) {
+		case spdy.TypeSynReply, spdy.TypeRstStream:
+			a.answeredLocked(binary.BigEndian.Uint32(control[headerSize:]) & 0x7fffffff)
+		}
+	}
+}
+
+// wait returns when all have been answered, or that time is over.
+func (a *answers) wait(most time.Duration) {
+	over := time.NewTimer(most)
+	defer over.Stop()
+	for {
+		a.mu.Lock()
+		due := len(a.due)
+		a.mu.Unlock()
+		if due == 0 {
+			return
+		}
+		select {
+		case <-a.fewer:
+		case <-over.C:
+			return
+		}
+	}
+}
