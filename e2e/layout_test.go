@@ -108,7 +108,7 @@ var floors = map[string][]string{
 	"auth":         {},
 	"server":       {"tunnel", "auth"},
 	"agent":        {"tunnel", "auth"},
-	"node":         {"auth/atomicfile", "auth/apiclient"}, // which know nothing of identities and keys
+	"node":         {"auth/atomicfile", "auth/apiclient", "auth/spdyframes"}, // which know nothing of identities and keys
 	"controlplane": {"auth"},
 	"cmd":          {"tunnel", "auth", "server", "agent", "node", "controlplane"},
 	"cmd/lab":      {},

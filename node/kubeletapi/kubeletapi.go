@@ -22,7 +22,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"net/netip"
 	"slices"
 	"time"
 
@@ -48,7 +47,7 @@ type Containers interface {
 	Watch(ctx context.Context, ch chan<- runtime.PodID) error
 	Exec(ctx context.Context, id string, argv []string, s runtime.Stdio) (exit int, err error)
 	Attach(ctx context.Context, id string, s runtime.Stdio) error
-	DialPod(ctx context.Context, id runtime.PodID, port uint16, declared bool, also ...netip.Addr) (net.Conn, error)
+	DialPod(ctx context.Context, id runtime.PodID, port uint16, declared bool) (net.Conn, error)
 	Usage(ctx context.Context, id string) (runtime.Usage, error)
 }
 

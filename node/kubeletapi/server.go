@@ -26,6 +26,8 @@ type Server struct {
 	log     *slog.Logger
 	handler http.Handler
 	started time.Time
+	// forwarded has a place for each connection that is forwarded to a pod.
+	forwarded chan struct{}
 
 	mu      sync.Mutex // guards the following
 	changed chan struct{}
@@ -40,6 +42,8 @@ func newServer(c Config) *Server {
 		started: time.Now(),
 		changed: make(chan struct{}),
 		conns:   make(map[*trackedConn]struct{}),
+
+		forwarded: make(chan struct{}, maxForwardedByAll),
 	}
 	s.handler = s.guard(s.routes())
 	if c.Wrap != nil {

@@ -9,7 +9,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/netip"
 	"sync"
 	"time"
 
@@ -38,9 +37,10 @@ func (s *Server) exec(w http.ResponseWriter, r *http.Request) {
 		writeError(w, err)
 		return
 	}
-	j := &joiner{s: s, id: c.ID, o: o}
-	remotecommand.ServeExec(w, r, j, c.Pod.Name, string(c.Pod.UID), c.Name, argv, o,
-		s.cfg.IdleTimeout, s.cfg.StreamCreationTimeout, remotecommand.SupportedStreamingProtocols)
+	j := &joiner{s: s, id: c.ID, o: o, client: newGuarded(w, r, execStreams(o), s.cfg.StreamCreationTimeout)}
+	remotecommand.ServeExec(j.client, r, j, c.Pod.Name, string(c.Pod.UID), c.Name, argv, o,
+		s.cfg.IdleTimeout, s.cfg.StreamCreationTimeout+late, remotecommand.SupportedStreamingProtocols)
+	j.client.end()
 	j.wg.Wait()
 }
 
@@ -55,9 +55,10 @@ func (s *Server) attach(w http.ResponseWriter, r *http.Request) {
 		writeError(w, err)
 		return
 	}
-	j := &joiner{s: s, id: c.ID, o: o}
-	remotecommand.ServeAttach(w, r, j, c.Pod.Name, string(c.Pod.UID), c.Name, o,
-		s.cfg.IdleTimeout, s.cfg.StreamCreationTimeout, remotecommand.SupportedStreamingProtocols)
+	j := &joiner{s: s, id: c.ID, o: o, client: newGuarded(w, r, execStreams(o), s.cfg.StreamCreationTimeout)}
+	remotecommand.ServeAttach(j.client, r, j, c.Pod.Name, string(c.Pod.UID), c.Name, o,
+		s.cfg.IdleTimeout, s.cfg.StreamCreationTimeout+late, remotecommand.SupportedStreamingProtocols)
+	j.client.end()
 	j.wg.Wait()
 }
 
@@ -66,7 +67,9 @@ type joiner struct {
 	s  *Server
 	id string
 	o  *remotecommand.Options
-	wg sync.WaitGroup // ends with the client's connection at the latest
+	// client is told when its streams are there.
+	client *guarded
+	wg     sync.WaitGroup // ends with the client's connection at the latest
 }
 
 // ExecInContainer implements remotecommand.Executor.
@@ -74,6 +77,7 @@ func (j *joiner) ExecInContainer(
 	ctx context.Context, _, _, _ string, argv []string, in io.Reader, out, errw io.WriteCloser, tty bool,
 	resize <-chan remotecommand.TerminalSize, _ time.Duration,
 ) error {
+	j.client.complete()
 	code, err := j.s.cfg.Runtime.Exec(ctx, j.id, argv, j.stdio(ctx, in, out, errw, tty, resize))
 	if err != nil {
 		return plain(err)
@@ -89,6 +93,7 @@ func (j *joiner) AttachContainer(
 	ctx context.Context, _, _, _ string, in io.Reader, out, errw io.WriteCloser, tty bool,
 	resize <-chan remotecommand.TerminalSize,
 ) error {
+	j.client.complete()
 	return plain(j.s.cfg.Runtime.Attach(ctx, j.id, j.stdio(ctx, in, out, errw, tty, resize)))
 }
 
@@ -194,12 +199,16 @@ func (s *Server) portForward(w http.ResponseWriter, r *http.Request) {
 		writeError(w, errorf(http.StatusBadRequest, "%v", err))
 		return
 	}
+	if len(o.Ports) > maxForwardedPorts {
+		writeError(w, errorf(http.StatusBadRequest, "%d ports are more than the %d that one request may name", len(o.Ports), maxForwardedPorts))
+		return
+	}
 	// The library hands out a context that never ends, and does not wait for what
 	// it started.
 	ctx, cancel := context.WithCancel(r.Context())
-	f := &forwarder{ctx: ctx, dial: s.cfg.Runtime.DialPod, pod: pod}
-	portforward.ServePortForward(w, r, f, pod.Name, r.PathValue("uid"), o,
-		s.cfg.IdleTimeout, s.cfg.StreamCreationTimeout, portforward.SupportedProtocols)
+	f := &forwarder{ctx: ctx, dial: s.cfg.Runtime.DialPod, pod: pod, own: make(chan struct{}, maxForwarded), all: s.forwarded}
+	portforward.ServePortForward(newGuarded(w, r, s.forwardStreams, 0), r, f, pod.Name, r.PathValue("uid"), o,
+		s.cfg.IdleTimeout, s.cfg.StreamCreationTimeout+late, portforward.SupportedProtocols)
 	cancel()
 	f.finish()
 }
@@ -207,8 +216,10 @@ func (s *Server) portForward(w http.ResponseWriter, r *http.Request) {
 // A forwarder connects streams of one client to ports of one pod.
 type forwarder struct {
 	ctx  context.Context //nolint:containedctx // see portForward
-	dial func(ctx context.Context, id runtime.PodID, port uint16, declared bool, also ...netip.Addr) (net.Conn, error)
+	dial func(ctx context.Context, id runtime.PodID, port uint16, declared bool) (net.Conn, error)
 	pod  *corev1.Pod
+	own  chan struct{} // a place for each of its connections
+	all  chan struct{} // and one among those of all clients
 
 	mu   sync.Mutex // guards the following
 	over bool
@@ -234,7 +245,7 @@ func (f *forwarder) PortForward(_ context.Context, _, _ string, port int32, stre
 	f.wg.Add(1)
 	f.mu.Unlock()
 	defer f.wg.Done()
-	conn, err := f.dial(f.ctx, podID(f.pod), uint16(port), declares(f.pod, port))
+	conn, leave, err := f.connect(port)
 	if err != nil {
 		// An error resets the stream. That must not reach the client before the
 		// reply that opens it does, which the library sends when it gets to it;
@@ -244,12 +255,38 @@ func (f *forwarder) PortForward(_ context.Context, _, _ string, port int32, stre
 		}
 		return err
 	}
+	defer leave()
 	defer conn.Close()
 	defer context.AfterFunc(f.ctx, func() { _ = conn.Close() })()
 	if err := splice(conn, stream); err != nil && f.ctx.Err() == nil {
 		return err
 	}
 	return nil
+}
+
+// connect takes the places of a connection, until leave, and dials. It does not wait for places.
+func (f *forwarder) connect(port int32) (conn net.Conn, leave func(), err error) {
+	taken := []chan struct{}{f.own, f.all}
+	for i, places := range taken {
+		select {
+		case places <- struct{}{}:
+			continue
+		default:
+		}
+		for _, t := range taken[:i] {
+			<-t
+		}
+		return nil, nil, fmt.Errorf("%d connections are forwarded already, which are all that may be at a time", cap(places))
+	}
+	leave = func() {
+		for _, t := range taken {
+			<-t
+		}
+	}
+	if conn, err = f.dial(f.ctx, podID(f.pod), uint16(port), declares(f.pod, port)); err != nil {
+		leave()
+	}
+	return conn, leave, err
 }
 
 // splice copies both ways until both have ended, or what comes from the pod has

@@ -235,6 +235,15 @@ func TestExecWebSocket(t *testing.T) {
 
 func (g *rig) websocket(path string) *websocket.Conn {
 	g.t.Helper()
+	ws, err := g.websocketConfig(path).DialContext(g.ctx)
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	return ws
+}
+
+func (g *rig) websocketConfig(path string) *websocket.Config {
+	g.t.Helper()
 	cfg, err := websocket.NewConfig("wss://"+g.addr+path, "https://"+g.addr)
 	if err != nil {
 		g.t.Fatal(err)
@@ -244,11 +253,7 @@ func (g *rig) websocket(path string) *websocket.Conn {
 		RootCAs: g.ca.pool, ServerName: "node-1", MinVersion: tls.VersionTLS13,
 		Certificates: []tls.Certificate{*g.ca.client(g.t, clientName, clientGroup)},
 	}
-	ws, err := cfg.DialContext(g.ctx)
-	if err != nil {
-		g.t.Fatal(err)
-	}
-	return ws
+	return cfg
 }
 
 func TestRun(t *testing.T) {

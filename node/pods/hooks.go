@@ -34,7 +34,7 @@ func (w *worker) target(spec *corev1.Container, id string, ips []string) probes.
 		Dial: func(ctx context.Context, port uint16) (net.Conn, error) {
 			// A probe of a port declares that port. One to which the pod's own server redirects
 			// is taken for declared, too.
-			return w.r.cfg.Runtime.DialPod(ctx, w.id, port, true, w.nodeAddrs()...)
+			return w.r.cfg.Runtime.DialProbe(ctx, w.id, port, w.nodeAddrs()...)
 		},
 	}
 	if len(ips) > 0 {

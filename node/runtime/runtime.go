@@ -269,11 +269,14 @@ type Runtime interface {
 	// Resize sets the size of the container's terminal.
 	Resize(ctx context.Context, id string, size Size) error
 	// DialPod connects to a TCP port on which a container of the pod listens, at its
-	// loopback address or else at one of also, which are further addresses of the machine.
+	// loopback address, for a client who forwards ports.
 	// If pods share the addresses of the machine, a port of another process is refused.
 	// declared is whether the pod's spec declares the port; it decides if the owner of the
 	// port cannot be found.
-	DialPod(ctx context.Context, id PodID, port uint16, declared bool, also ...netip.Addr) (net.Conn, error)
+	DialPod(ctx context.Context, id PodID, port uint16, declared bool) (net.Conn, error)
+	// DialProbe is DialPod of a declared port for a probe or a hook, which clients do not delay,
+	// also at further addresses of the machine.
+	DialProbe(ctx context.Context, id PodID, port uint16, also ...netip.Addr) (net.Conn, error)
 	// DialPodAt connects to a TCP port that the pod's spec declares, at that address, which is
 	// one of the machine. If pods share the addresses of the machine, it fails with
 	// ErrForeignPort if another process listens there.

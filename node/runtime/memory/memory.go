@@ -45,7 +45,7 @@ type Options struct {
 	Start func(c runtime.Container) Behaviour
 	// Exec is what Exec does. Nil makes every command succeed without output.
 	Exec func(ctx context.Context, c runtime.Container, argv []string, s runtime.Stdio) (int, error)
-	// Dial is what DialPod and DialPodAt do. Nil refuses.
+	// Dial is what DialPod, DialProbe and DialPodAt do. Nil refuses.
 	Dial func(ctx context.Context, pod runtime.PodID, port uint16, also []netip.Addr) (net.Conn, error)
 	// Images is what Images returns.
 	Images []runtime.Image
@@ -463,7 +463,12 @@ func (r *Runtime) Resize(_ context.Context, id string, _ runtime.Size) error {
 }
 
 // DialPod implements runtime.Runtime.
-func (r *Runtime) DialPod(ctx context.Context, id runtime.PodID, port uint16, _ bool, also ...netip.Addr) (net.Conn, error) {
+func (r *Runtime) DialPod(ctx context.Context, id runtime.PodID, port uint16, _ bool) (net.Conn, error) {
+	return r.DialProbe(ctx, id, port)
+}
+
+// DialProbe implements runtime.Runtime.
+func (r *Runtime) DialProbe(ctx context.Context, id runtime.PodID, port uint16, also ...netip.Addr) (net.Conn, error) {
 	if r.opts.Dial == nil {
 		return nil, fmt.Errorf("dial port %d of pod %s: connection refused", port, id.Name)
 	}
@@ -472,7 +477,7 @@ func (r *Runtime) DialPod(ctx context.Context, id runtime.PodID, port uint16, _ 
 
 // DialPodAt implements runtime.Runtime.
 func (r *Runtime) DialPodAt(ctx context.Context, id runtime.PodID, at netip.AddrPort) (net.Conn, error) {
-	return r.DialPod(ctx, id, at.Port(), true, at.Addr())
+	return r.DialProbe(ctx, id, at.Port(), at.Addr())
 }
 
 // Images implements runtime.Runtime.

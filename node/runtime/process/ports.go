@@ -25,12 +25,21 @@ import (
 )
 
 // DialPod connects to a port that the pod listens on; see runtime.Runtime.
-func (r *Runtime) DialPod(ctx context.Context, id runtime.PodID, port uint16, declared bool, also ...netip.Addr) (net.Conn, error) {
+func (r *Runtime) DialPod(ctx context.Context, id runtime.PodID, port uint16, declared bool) (net.Conn, error) {
+	return r.dialPod(ctx, r.clientTurns, id, port, declared)
+}
+
+// DialProbe is DialPod for probes and hooks; see runtime.Runtime.
+func (r *Runtime) DialProbe(ctx context.Context, id runtime.PodID, port uint16, also ...netip.Addr) (net.Conn, error) {
+	return r.dialPod(ctx, r.turns, id, port, true, also...)
+}
+
+func (r *Runtime) dialPod(ctx context.Context, t turns, id runtime.PodID, port uint16, declared bool, also ...netip.Addr) (net.Conn, error) {
 	shims, err := r.shimsOf(ctx, id)
 	if err != nil {
 		return nil, err
 	}
-	owner := &portOwner{turns: r.turns, shims: shims, declared: declared}
+	owner := &portOwner{turns: t, shims: shims, declared: declared}
 	var failed error // the first error, or else the first about an owner
 	for _, host := range append([]netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()}, also...) {
 		conn, err := owner.dial(ctx, netip.AddrPortFrom(host, port))
@@ -52,7 +61,7 @@ func (r *Runtime) DialPodAt(ctx context.Context, id runtime.PodID, at netip.Addr
 	if err != nil {
 		return nil, err
 	}
-	owner := &portOwner{turns: r.proxyTurns, shims: shims, declared: true}
+	owner := &portOwner{turns: r.clientTurns, shims: shims, declared: true}
 	conn, err := owner.dial(ctx, at)
 	if errors.Is(err, unix.EADDRNOTAVAIL) {
 		if err = owner.checkMachine(ctx, at.Port()); err == nil {
@@ -98,7 +107,7 @@ func isForeign(err error) bool { return errors.Is(err, errForeign) || errors.Is(
 
 // turns bound how many look through processes at the same time. A pod decides how many processes
 // and descriptors it has. So a turn is short, and one pod does not delay the probes of others.
-// Connections of proxies and load balancers, of which there may be many, have turns of their own.
+// Connections of clients, proxies and load balancers, of which there may be many, have turns of their own.
 type turns chan struct{}
 
 const (

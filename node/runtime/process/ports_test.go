@@ -96,7 +96,7 @@ func stranger(t *testing.T, addr string) (port uint16) {
 
 // reach connects to a port of the pod and returns the answer.
 func (g *rig) reach(pod runtime.PodID, port uint16, declared bool, also ...netip.Addr) (string, error) {
-	conn, err := g.DialPod(g.ctx, pod, port, declared, also...)
+	conn, err := g.dialPod(g.ctx, g.clientTurns, pod, port, declared, also...)
 	if err != nil {
 		return "", err
 	}
@@ -295,15 +295,22 @@ func TestDialPodTurns(t *testing.T) {
 	g := newRig(t, Config{Isolation: None})
 	port := g.listen(testPod, "c", "127.0.0.1:0", "exec")
 	for range maxTurns {
-		g.turns <- struct{}{}
+		g.clientTurns <- struct{}{}
 	}
 	ctx, cancel := context.WithTimeout(g.ctx, time.Second)
 	defer cancel()
 	if conn, err := g.DialPod(ctx, testPod, port, true); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("connected %v, %v", conn != nil, err)
 	}
+	// Probes do not wait for clients.
+	conn, err := g.DialProbe(g.ctx, testPod, port)
+	if err != nil {
+		t.Errorf("a probe: %v", err)
+	} else {
+		_ = conn.Close()
+	}
 	for range maxTurns {
-		<-g.turns
+		<-g.clientTurns
 	}
 	if got, err := g.reach(testPod, port, true); got != "pod" || err != nil {
 		t.Errorf("afterwards: %q, %v", got, err)

@@ -107,7 +107,7 @@ type Runtime struct {
 	done  chan struct{} // closed when Run is to return
 	turns turns         // of looking for the owners of ports
 
-	proxyTurns turns // likewise, for DialPodAt
+	clientTurns turns // likewise, for DialPod and DialPodAt
 
 	// Written before ready is closed, and not changed after.
 	isolation Isolation
@@ -161,15 +161,15 @@ func New(c Config) (*Runtime, error) {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
 	return &Runtime{
-		cfg:        c,
-		log:        c.Log,
-		ready:      make(chan struct{}),
-		turns:      make(turns, maxTurns),
-		proxyTurns: make(turns, maxTurns),
-		done:       make(chan struct{}),
-		containers: make(map[string]*container),
-		sandboxes:  make(map[string]*sandbox),
-		watchers:   make(map[*watcher]struct{}),
+		cfg:         c,
+		log:         c.Log,
+		ready:       make(chan struct{}),
+		turns:       make(turns, maxTurns),
+		clientTurns: make(turns, maxTurns),
+		done:        make(chan struct{}),
+		containers:  make(map[string]*container),
+		sandboxes:   make(map[string]*sandbox),
+		watchers:    make(map[*watcher]struct{}),
 	}, nil
 }
 

@@ -1,0 +1,135 @@
+package kubeletapi
+
+// What clients of exec, attach and port forwarding may send, before the library reads it: the
+// library keeps every stream and header that it gets, and a stream too many for ever.
+
+import (
+	"bufio"
+	"errors"
+	"net"
+	"net/http"
+	"time"
+
+	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
+	"k8s.io/streaming/pkg/httpstream"
+	"k8s.io/streaming/pkg/httpstream/wsstream"
+
+	"github.com/hawser-project/hawser/auth/spdyframes"
+)
+
+const (
+	// late is how much longer the library waits for streams than they may take: when it gives
+	// up, no more of them come.
+	late = 5 * time.Second
+	// maxForwarded bounds the connections that one request to forward ports has at a time,
+	// maxForwardedPorts the ports that a WebSocket request names, and maxForwardedByAll the
+	// connections of all requests.
+	maxForwarded      = 256
+	maxForwardedPorts = 64
+	maxForwardedByAll = 2048
+)
+
+// A guarded is the way to a client that wants a connection.
+type guarded struct {
+	http.ResponseWriter
+	streams func(protocol string) spdyframes.Limits
+	within  time.Duration // for all streams to be there; zero is for ever
+
+	conn  net.Conn // once it is the library's
+	timer *time.Timer
+}
+
+// newGuarded bounds what the client sends. WebSocket connections have their channels from the first
+// on, and no compressed headers.
+func newGuarded(w http.ResponseWriter, r *http.Request, streams func(protocol string) spdyframes.Limits, within time.Duration) *guarded {
+	if wsstream.IsWebSocketRequest(r) {
+		streams = nil
+	}
+	return &guarded{ResponseWriter: w, streams: streams, within: within}
+}
+
+// Unwrap is for http.ResponseController.
+func (g *guarded) Unwrap() http.ResponseWriter { return g.ResponseWriter }
+
+// Hijack implements http.Hijacker.
+func (g *guarded) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	conn, rw, err := http.NewResponseController(g.ResponseWriter).Hijack()
+	if err != nil || g.streams == nil {
+		return conn, rw, err
+	}
+	if g.conn = conn; g.within > 0 {
+		g.timer = time.AfterFunc(g.within, func() { _ = conn.Close() })
+	}
+	limits := g.streams(g.Header().Get(httpstream.HeaderProtocolVersion))
+	limits.Answer = late
+	guard := spdyframes.NewGuard(rw.Reader, limits)
+	return &untold{conn, guard}, bufio.NewReadWriter(bufio.NewReader(&admitted{guard, conn}), rw.Writer), nil
+}
+
+// An admitted is what may be read of a connection, which ends once something may not: the library
+// would read no more, and leave what it has begun to itself.
+type admitted struct {
+	*spdyframes.Guard
+	conn net.Conn
+}
+
+// Read implements io.Reader.
+func (a *admitted) Read(p []byte) (int, error) {
+	n, err := a.Guard.Read(p)
+	if errors.Is(err, spdyframes.ErrRefused) {
+		_ = a.conn.Close()
+	}
+	return n, err
+}
+
+// An untold is a connection that, once it is over, takes what is written to it, so that streams
+// can be answered.
+type untold struct {
+	net.Conn
+	guard *spdyframes.Guard
+}
+
+// Write implements io.Writer. It does not fail; reads do.
+func (u *untold) Write(p []byte) (int, error) {
+	if _, err := u.Conn.Write(p); err != nil {
+		_ = u.Close()
+	}
+	u.guard.Written(p)
+	return len(p), nil
+}
+
+// complete is called when all streams are there.
+func (g *guarded) complete() {
+	if g.timer != nil {
+		g.timer.Stop()
+	}
+}
+
+// end closes a connection to which not all streams came, which the library leaves open.
+func (g *guarded) end() {
+	if g.timer != nil && g.timer.Stop() {
+		_ = g.conn.Close()
+	}
+}
+
+// execStreams are the streams that a client with these options opens: as many as the library
+// waits for.
+func execStreams(o *remotecommand.Options) func(protocol string) spdyframes.Limits {
+	return func(protocol string) spdyframes.Limits {
+		n := 1 // for the result
+		for _, wanted := range []bool{
+			o.Stdin, o.Stdout, o.Stderr,
+			o.TTY && (protocol == remotecommand.StreamProtocolV4Name || protocol == remotecommand.StreamProtocolV3Name), // for sizes
+		} {
+			if wanted {
+				n++
+			}
+		}
+		return spdyframes.Limits{Streams: n}
+	}
+}
+
+// forwardStreams are two for each connection, and one that is refused.
+func (s *Server) forwardStreams(string) spdyframes.Limits {
+	return spdyframes.Limits{Open: 2*maxForwarded + 2, Pair: s.cfg.StreamCreationTimeout}
+}
