@@ -6,6 +6,7 @@ package kubeauth
 import (
 	"context"
 	"errors"
+	"slices"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -218,6 +219,14 @@ var statusClaims = []claim{
 		moves: "dials to this node, which go by its verified name",
 	},
 	{
+		kind: "node.size", field: "metadata, spec, status", verdict: bounded, at: nodeWrites,
+		moves: "the store, and the memory of all who watch nodes", remedy: "report fewer images, and shorter annotations and messages", check: on(nodeSized),
+	},
+	{
+		kind: "node.rate", field: "metadata", verdict: bounded, at: slices.Concat(nodeWrites, leaseWrite, csiWrites),
+		moves: "the store, which versions of a Node, a Lease or a CSINode without end would fill; each node has so many bytes a second", remedy: "come back later, and report less", check: nodeRate,
+	},
+	{
 		kind: "node.nodeInfo", field: "status.nodeInfo", verdict: accepted, at: nodeWrites,
 		moves: "nobody: it is shown",
 	},
@@ -281,6 +290,14 @@ var podClaims = []claim{
 		kind: "pod.addresses", field: "status.podIPs, status.hostIPs", verdict: bounded, at: podStatus,
 		moves:  "dials to the pod: they go through the node that it is bound to, whatever its address; no loopback, link-local, multicast or unspecified address",
 		remedy: "report an address that others can dial", check: on(podAddresses),
+	},
+	{
+		kind: "pod.size", field: "status", verdict: bounded, at: podStatus,
+		moves: "the store, and the memory of all who watch pods", remedy: "report shorter messages", check: on(statusSized),
+	},
+	{
+		kind: "pod.rate", field: "status", verdict: bounded, at: podStatus,
+		moves: "the store, which versions of pods without end would fill; each node has so many bytes a second", remedy: "come back later, and report less often", check: on(statusRate),
 	},
 	{
 		kind: "pod.conditions", field: "status.phase, status.conditions", verdict: accepted, at: podStatus,

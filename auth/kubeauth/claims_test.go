@@ -140,6 +140,9 @@ func nodeAttacks() []trial {
 	for _, ip := range []string{"127.0.0.1", "::1", "169.254.169.254", "fe80::1", "224.0.0.1", "0.0.0.0", "::", "255.255.255.255", "::ffff:127.0.0.1", "127.8.8.8"} {
 		list = append(list, allWays("node.addresses", address("10.0.0.1"), address("10.0.0.1", ip))...)
 	}
+	list = append(list, allWays("node.size", nil, func(n *corev1.Node) {
+		n.Annotations = map[string]string{"example.com/x": strings.Repeat("x", nodeSize)}
+	})...)
 	for _, b := range bounds {
 		list = append(list, trial{kind: "node.counts", w: makes(node("node-1", fill(b.name, b.most+1)))})
 	}
@@ -200,6 +203,10 @@ func podAttacks() []trial {
 		status("pod.labels", func(p *corev1.Pod) { p.Labels["app"] = "db" }), status("pod.labels", func(p *corev1.Pod) { p.Labels = nil }),
 		status("pod.annotations", func(p *corev1.Pod) {
 			p.Annotations = map[string]string{"controller.kubernetes.io/pod-deletion-cost": "9"}
+		}),
+		status("pod.size", func(p *corev1.Pod) { p.Status.Message = strings.Repeat("x", statusSize) }),
+		status("pod.size", func(p *corev1.Pod) {
+			p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "c", ImageID: strings.Repeat("x", statusSize)}}
 		}),
 		status("pod.finalizers", func(p *corev1.Pod) { p.Finalizers = []string{"example.com/never"} }),
 		status("pod.ownerReferences", func(p *corev1.Pod) { p.OwnerReferences = owned() }),
@@ -314,6 +321,8 @@ func honest(t *testing.T) []trial {
 		{kind: "node.providerID", w: updates(node("node-1", nil), node("node-1", func(n *corev1.Node) { n.Spec.ProviderID = "cloud://a" }))},
 		{kind: "node.counts", w: reports(node("node-1", fill("status.images", 1500)), node("node-1", fill("status.images", 1400)))},
 		{kind: "node.addresses", w: reports(node("node-1", address("127.0.0.1")), node("node-1", address("127.0.0.1")))},
+		{kind: "node.size", w: reports(node("node-1", nil), node("node-1", fill("status.images", 1000)))},
+		{kind: "pod.size", w: status(func(p *corev1.Pod) { p.Status.Message = strings.Repeat("x", 200<<10) })},
 		{kind: "pod.conditions", w: status(func(p *corev1.Pod) {
 			p.Status.Phase = corev1.PodFailed
 			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.DisruptionTarget, Status: "True"}}
@@ -345,7 +354,7 @@ func TestClaims(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	plugin := restrict(t, RestrictionConfig{Objects: o, Metrics: reg})
 	// These have tests of their own.
-	tried, passed := map[string]bool{"mirror.count": true, "event.rate": true, "request.rate": true}, map[string]bool{}
+	tried, passed := map[string]bool{"mirror.count": true, "event.rate": true, "request.rate": true, "node.rate": true, "pod.rate": true}, map[string]bool{}
 	for _, tr := range attacks(t) {
 		i := slices.IndexFunc(claims, func(c claim) bool { return c.kind == tr.kind })
 		if i < 0 {

@@ -18,9 +18,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/utils/ptr"
 )
 
 func ptrQuantity() *resource.Quantity {
@@ -200,5 +202,39 @@ func BenchmarkClaims(b *testing.B) {
 				}
 			}
 		})
+	}
+}
+
+// TestReportsAreBounded: a node cannot fill the store with versions of itself and its pods.
+func TestReportsAreBounded(t *testing.T) {
+	large := strings.Repeat("x", 100<<10)
+	told := node("node-1", func(n *corev1.Node) { n.Annotations = map[string]string{"example.com/x": large} })
+	lease := &coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{Namespace: corev1.NamespaceNodeLease, Name: "node-1", Annotations: map[string]string{"example.com/x": large}},
+		Spec:       coordinationv1.LeaseSpec{HolderIdentity: ptr.To("node-1")},
+	}
+	web := lesson(func(p *corev1.Pod) { p.Status.Message = large })
+	for what, tc := range map[string]struct {
+		kind string
+		w    submission
+	}{
+		"its Node":  {"node.rate", reports(node("node-1", nil), told)},
+		"its Lease": {"node.rate", submission{op: admission.Create, gvr: leasesR, ns: corev1.NamespaceNodeLease, obj: lease}},
+		"its pod":   {"pod.rate", submission{op: admission.Update, gvr: podsR, sub: "status", ns: "ns", name: "web", old: lesson(nil), obj: web}},
+	} {
+		o, _ := objects(t, cluster()...)
+		reg := prometheus.NewRegistry()
+		plugin := restrict(t, RestrictionConfig{Objects: o, Metrics: reg})
+		n, err := 0, error(nil)
+		for ; err == nil && n < 2000; n++ {
+			err = plugin.Validate(t.Context(), tc.w.attributes("node-1"), nil)
+		}
+		if after, ok := apierrors.SuggestsClientDelay(err); n < 100 || !apierrors.IsTooManyRequests(err) || !ok || after < 1 || countOf(t, reg, tc.kind) != 1 {
+			t.Errorf("%s: after %d: %v, counted %v", what, n, err, countOf(t, reg, tc.kind))
+		}
+		other := reports(node("node-2", nil), node("node-2", annotated("example.com/x")))
+		if err := plugin.Validate(t.Context(), other.attributes("node-2"), nil); err != nil {
+			t.Errorf("%s: another node: %v", what, err)
+		}
 	}
 }

@@ -4,6 +4,7 @@ package kubeauth
 // per second.
 
 import (
+	"context"
 	"fmt"
 	"math"
 
@@ -17,6 +18,8 @@ const (
 	eventSize   = 16 << 10 // a kubelet includes up to 10 KiB of a probe's output
 	requestSize = 8 << 10  // a request with a key of 4096 bits has less than 2 KiB
 	mirrorSize  = 64 << 10
+	nodeSize    = 512 << 10 // fifty images, which kubelets report by default, make less than 64 KiB
+	statusSize  = 256 << 10 // of a pod
 )
 
 // Bounds on the bytes that one node writes. Events are kept for an hour, which makes 18
@@ -26,13 +29,23 @@ const (
 	eventsBurst       = 4 << 20
 	requestsPerSecond = 64 // one in a quarter of a minute
 	requestsBurst     = 64 << 10
+	// The versions of a Node, its Lease, its CSINode and its pods are kept until they are compacted, for
+	// ten minutes at most, which makes 53 MiB and 214 MiB. Kubelets report every ten seconds, and of a
+	// pod when it changes.
+	nodePerSecond = 64 << 10
+	nodeBurst     = 16 << 20
+	podsPerSecond = 256 << 10
+	podsBurst     = 64 << 20
 )
 
 // stored has the limits of all nodes.
-type stored struct{ events, requests *limits }
+type stored struct{ events, requests, nodes, pods *limits }
 
 func newStored() *stored {
-	return &stored{newLimits(eventsPerSecond, eventsBurst), newLimits(requestsPerSecond, requestsBurst)}
+	return &stored{
+		events: newLimits(eventsPerSecond, eventsBurst), requests: newLimits(requestsPerSecond, requestsBurst),
+		nodes: newLimits(nodePerSecond, nodeBurst), pods: newLimits(podsPerSecond, podsBurst),
+	}
 }
 
 // A soonError means that a node exceeds its limit. It has the time of the next try.
@@ -93,4 +106,25 @@ func requestRate(w attempt, now, _ *certificatesv1.CertificateSigningRequest) er
 
 func mirrorSized(w attempt, pod, before *corev1.Pod) error {
 	return atMost(w, "mirror pod", mirrorSize, pod, before)
+}
+
+func nodeSized(w attempt, now, before *corev1.Node) error {
+	return atMost(w, "Node", nodeSize, now, before)
+}
+
+// nodeRate is for the objects of which a node has one each.
+func nodeRate(_ context.Context, w attempt) error {
+	now, ok := w.a.GetObject().(interface{ Size() int })
+	if !ok {
+		return nil
+	}
+	return w.stored.nodes.take(w.node, "of itself", now.Size())
+}
+
+func statusSized(w attempt, now, before *corev1.Pod) error {
+	return atMost(w, "pod's status", statusSize, &now.Status, &before.Status)
+}
+
+func statusRate(w attempt, now, _ *corev1.Pod) error {
+	return w.stored.pods.take(w.node, "of its pods", now.Size())
 }
