@@ -39,9 +39,10 @@ func newNode() *cobra.Command {
 		Use:   "revoke NAME",
 		Short: "End a node's sessions and its access to the API, until another machine is allowed to take its name",
 		Long: "Ends the node's sessions and its access to the API within seconds. No certificate that was issued under its name\n" +
-			"is admitted any more, and none is issued, also after a restart of the server. Its Node object and its pods stay\n" +
-			"as they are: the pods are evicted like those of any node that is silent. A join token that the machine knows is\n" +
-			"good for other names until it expires: hawser token delete ends it.",
+			"is admitted any more, and none is issued, also after a restart of the server. Its Node object stays. Its\n" +
+			"agent, once told, stops its pods (not with --transport ssh, nor those of another kubelet); in the API they are\n" +
+			"evicted like those of any node that is silent. A join token that the machine knows is good for other names until\n" +
+			"it expires: hawser token delete ends it.",
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return onIdentity(cmd.Context(), kubeconfig, args[0], func(ctx context.Context, b *nodekeys.Book, by string) error {

@@ -91,8 +91,8 @@ type Config struct {
 // AddFlags adds the flags that set c.
 func (c *Config) AddFlags(f *pflag.FlagSet) {
 	f.DurationVar(&c.SiteAutonomy, "site-autonomy-duration", DefaultSiteAutonomy, "how long pods stay on the nodes of a site, or behind a server, that has lost its network (--cause-aware-eviction), unless an annotation says otherwise")
-	f.DurationVar(&c.MaxAutonomy, "max-autonomy-duration", DefaultMaxAutonomy, "the longest that --cause-aware-eviction, --site-autonomy-duration and any annotation can keep pods on a silent node")
-	f.BoolVar(&c.KeepAttached, "keep-attached-nodes", false, "evict nobody from a silent node whose tunnel works (--cause-aware-eviction), for --max-autonomy-duration at most")
+	f.DurationVar(&c.MaxAutonomy, "max-autonomy-duration", DefaultMaxAutonomy, "the longest that --site-autonomy-duration and any annotation can keep pods on a silent node; while the server's own links are down it is a day at most")
+	f.BoolVar(&c.KeepAttached, "keep-attached-nodes", false, "evict nobody from a silent node whose tunnel works (--cause-aware-eviction), for --site-autonomy-duration at most")
 }
 
 // A Judge judges. Its methods may be called at the same time.
