@@ -67,7 +67,7 @@ func permits() []permit {
 		{feature: "load balancers", group: "discovery.k8s.io", resource: "endpointslices", verbs: []string{"list", "watch"}, option: forBalancers, needed: balances},
 		{feature: "events about load balancers", resource: "events", verbs: []string{"create", "patch"}, option: forBalancers, needed: balances},
 		{feature: "the election of a leader", group: "coordination.k8s.io", resource: "leases", verbs: []string{"create"}, namespace: leader.DefaultNamespace, option: forControllers, needed: elects},
-		{feature: "the election of a leader", group: "coordination.k8s.io", resource: "leases", verbs: []string{"get", "update"}, namespace: leader.DefaultNamespace, names: []string{besideLease}, option: forControllers, needed: elects},
+		{feature: "the election of a leader", group: "coordination.k8s.io", resource: "leases", verbs: []string{"get", "list", "watch", "update"}, namespace: leader.DefaultNamespace, names: []string{besideLease}, option: forControllers, needed: elects},
 		{feature: "events of the election", resource: "events", verbs: []string{"create", "patch"}, namespace: leader.DefaultNamespace, option: forControllers, needed: elects},
 		{feature: "admission and revocation of nodes", resource: "namespaces", verbs: []string{"get"}, names: []string{nodekeys.Namespace}},
 		{feature: "admission and revocation of nodes", resource: "configmaps", verbs: []string{"get", "list", "watch", "create", "update", "delete"}, namespace: nodekeys.Namespace},
