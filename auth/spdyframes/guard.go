@@ -28,9 +28,10 @@ type Guard struct {
 	from   io.Reader
 	limits Limits
 	frames Frames
-	opened int                  // streams in all
-	alone  map[string]time.Time // since when a connection has a stream for errors alone
-	open   map[uint32]bool      // streams whose end the client has not sent: whether they are for data
+	opened int                      // streams in all
+	open   map[uint32]bool          // those that nobody has ended or reset: whether they are for data
+	alone  map[string]time.Duration // when a connection got a stream for errors alone, in waited
+	waited time.Duration            // for the client
 
 	buf []byte
 	out []byte // not yet handed out
@@ -55,7 +56,7 @@ type Limits struct {
 
 // NewGuard makes one that reads from from, from the first frame on.
 func NewGuard(from io.Reader, l Limits) *Guard {
-	return &Guard{from: from, limits: l, open: make(map[uint32]bool), alone: make(map[string]time.Time), answers: answers{due: make(map[uint32]bool), fewer: make(chan struct{}, 1)}}
+	return &Guard{from: from, limits: l, open: make(map[uint32]bool), alone: make(map[string]time.Duration), answers: answers{due: make(map[uint32]bool), fewer: make(chan struct{}, 1)}}
 }
 
 // Read implements io.Reader. Frames of data may be split. After a frame that is not passed on all
@@ -72,7 +73,9 @@ func (g *Guard) Read(p []byte) (int, error) {
 		if g.buf == nil {
 			g.buf = make([]byte, guardBuffer)
 		}
+		began := time.Now()
 		n, err := g.from.Read(g.buf)
+		g.waited += time.Since(began)
 		g.out = g.out[:0]
 		if g.err = g.take(g.buf[:n]); g.err == nil {
 			g.err = err
@@ -96,15 +99,16 @@ func (g *Guard) take(b []byte) error {
 		if control != nil {
 			g.out = append(g.out, control...)
 		} else if body != nil {
-			stream, flags := g.frames.Stream(), g.frames.Flags()
-			// Nobody reads this, and so it holds up other streams.
-			if len(body) > 0 && !g.open[stream] {
-				return fmt.Errorf("%w: data on stream %d, which takes none", ErrRefused, stream)
+			id, flags := g.frames.Stream(), g.frames.Flags()
+			switch data, open := g.open[id]; {
+			case open && !data && len(body) > 0:
+				return fmt.Errorf("%w: data on stream %d, which is for errors", ErrRefused, id)
+			case open: // kubectl goes on for a while on a stream that it has reset
+				g.out = AppendData(g.out, id, flags, body)
 			}
 			if flags&FinFlag != 0 {
-				delete(g.open, stream)
+				delete(g.open, id)
 			}
-			g.out = AppendData(g.out, stream, flags, body)
 		}
 		b = rest
 	}
@@ -122,7 +126,6 @@ func (g *Guard) check(control []byte) error {
 		return g.admit(f)
 	case *spdy.RstStreamFrame:
 		delete(g.open, uint32(f.StreamId))
-		g.answers.answered(uint32(f.StreamId)) // it needs no answer any more
 	case *spdy.SynReplyFrame, *spdy.HeadersFrame: // nobody has opened a stream to it, or reads more headers
 		return fmt.Errorf("%w: %T from a client", ErrRefused, frame)
 	}
@@ -136,6 +139,9 @@ func (g *Guard) admit(f *spdy.SynStreamFrame) error {
 	if f.CFHeader.Flags&spdy.ControlFlagFin == 0 {
 		g.open[id] = kind != errorType
 	}
+	for _, reset := range g.answers.takeReset() {
+		delete(g.open, reset)
+	}
 	if m := g.limits.Streams; m > 0 && g.opened > m {
 		return fmt.Errorf("%w: more than the %d streams of the request", ErrRefused, m)
 	}
@@ -145,11 +151,11 @@ func (g *Guard) admit(f *spdy.SynStreamFrame) error {
 	if g.limits.Pair > 0 {
 		of := f.Headers.Get(requestHeader)
 		if kind == errorType {
-			g.alone[cmp.Or(of, fmt.Sprint(id))] = time.Now()
+			g.alone[cmp.Or(of, fmt.Sprint(id))] = g.waited
 		} else {
 			of = cmp.Or(of, fmt.Sprint(id-2)) // as the library has it
 			since, ok := g.alone[of]
-			if delete(g.alone, of); !ok || time.Since(since) > g.limits.Pair {
+			if delete(g.alone, of); !ok || g.waited-since > g.limits.Pair {
 				return fmt.Errorf("%w: stream %d has none for its errors, or that was opened more than %v ago", ErrRefused, id, g.limits.Pair)
 			}
 		}
@@ -166,7 +172,8 @@ type answers struct {
 	mu     sync.Mutex // guards the following
 	due    map[uint32]bool
 	frames Frames
-	lost   bool // what is written makes no sense
+	lost   bool     // what is written makes no sense
+	reset  []uint32 // streams that the server has reset, since they were taken
 
 	fewer chan struct{} // has one after a change
 }
@@ -175,12 +182,6 @@ func (a *answers) await(stream uint32) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.due[stream] = true
-}
-
-func (a *answers) answered(stream uint32) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.answeredLocked(stream)
 }
 
 func (a *answers) answeredLocked(stream uint32) {
@@ -204,11 +205,24 @@ func (a *answers) written(p []byte) {
 		if len(control) < headerSize+4 {
 			continue
 		}
-		switch spdy.ControlFrameType(binary.BigEndian.Uint16(control[2:])) {
+		switch kind := spdy.ControlFrameType(binary.BigEndian.Uint16(control[2:])); kind {
 		case spdy.TypeSynReply, spdy.TypeRstStream:
-			a.answeredLocked(binary.BigEndian.Uint32(control[headerSize:]) & 0x7fffffff)
+			id := binary.BigEndian.Uint32(control[headerSize:]) & 0x7fffffff
+			a.answeredLocked(id)
+			if kind == spdy.TypeRstStream {
+				a.reset = append(a.reset, id)
+			}
 		}
 	}
+}
+
+// takeReset returns the streams that the server has reset since the last time.
+func (a *answers) takeReset() []uint32 {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	reset := a.reset
+	a.reset = nil
+	return reset
 }
 
 // wait returns when all have been answered, or that time is over.

@@ -105,12 +105,19 @@ func dataOf(t *testing.T, b []byte) map[uint32][]byte {
 func TestGuardRefuses(t *testing.T) {
 	nothing := strings.Repeat("\x00", 1<<20)
 	for what, send := range map[string]func(*client){
-		"a third stream":                         func(c *client) { c.open(5, "stdin") },
-		"data on the stream of errors":           func(c *client) { c.say(1, 0, "x") },
-		"a reply":                                func(c *client) { c.write(&spdy.SynReplyFrame{StreamId: 3}) },
-		"more headers":                           func(c *client) { c.write(&spdy.HeadersFrame{StreamId: 3, Headers: http.Header{"X": {"y"}}}) },
-		"data on no stream":                      func(c *client) { c.say(7, 0, "x") },
-		"data after the end":                     func(c *client) { c.say(3, spdy.DataFlagFin, ""); c.say(3, 0, "x") },
+		"a third stream":               func(c *client) { c.open(5, "stdin") },
+		"data on the stream of errors": func(c *client) { c.say(1, 0, "x") },
+		"a reply":                      func(c *client) { c.write(&spdy.SynReplyFrame{StreamId: 3}) },
+		"more headers":                 func(c *client) { c.write(&spdy.HeadersFrame{StreamId: 3, Headers: http.Header{"X": {"y"}}}) },
+		"bytes after a ping": func(c *client) {
+			_, _ = c.Write([]byte{0x80, 3, 0, 6, 0, 0, 0, 12, 0, 0, 0, 1, 0, 0, 0, 9, 0, 0, 0, 0})
+		},
+		"bytes after a reset": func(c *client) {
+			_, _ = c.Write([]byte{0x80, 3, 0, 3, 0, 0, 0, 16, 0, 0, 0, 3, 0, 0, 0, 5, 0x80, 3, 0, 6, 0, 0, 0, 4})
+		},
+		"bytes after settings": func(c *client) {
+			_, _ = c.Write([]byte{0x80, 3, 0, 4, 0, 0, 0, 12, 0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0, 0})
+		},
 		"a megabyte of nothing in a small frame": func(c *client) { c.open(5, nothing) },
 		"a large frame":                          func(c *client) { _, _ = c.Write([]byte{0x80, 3, 0, 1, 0, 0x10, 1, 0}) },
 		"no headers":                             func(c *client) { _, _ = c.Write([]byte{0x80, 3, 0, 1, 0, 0, 1, 0}); _, _ = c.Write(make([]byte, 256)) },
@@ -180,52 +187,79 @@ func TestGuardPairs(t *testing.T) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	synctest.Test(t, func(t *testing.T) {
-		c := newClient(t)
-		pair(c, 1, "error", "7")
-		first := bytes.Clone(c.Bytes())
-		c.Reset()
-		pair(c, 3, "data", "7")
-		g := NewGuard(io.MultiReader(bytes.NewReader(first), &c.Buffer), Limits{Pair: time.Second})
-		if n, err := g.Read(make([]byte, 1<<10)); n != len(first) || err != nil {
-			t.Fatal(n, err)
-		}
-		time.Sleep(2 * time.Second) // the bubble's clock
-		if _, err := io.ReadAll(g); err == nil {
-			t.Error("data that comes late is passed on")
-		}
-	})
+	// The client is late, or the reader.
+	for late, good := range map[string]bool{"client": false, "reader": true} {
+		synctest.Test(t, func(t *testing.T) {
+			c := newClient(t)
+			pair(c, 1, "error", "7")
+			first := bytes.Clone(c.Bytes())
+			c.Reset()
+			pair(c, 3, "data", "7")
+			g := NewGuard(io.MultiReader(bytes.NewReader(first), readerFunc(func(p []byte) (int, error) {
+				if late == "client" {
+					time.Sleep(2 * time.Second) // the bubble's clock
+				}
+				return c.Read(p)
+			})), Limits{Pair: time.Second})
+			if n, err := g.Read(make([]byte, 1<<10)); n != len(first) || err != nil {
+				t.Fatal(n, err)
+			}
+			time.Sleep(2 * time.Second) // the bubble's clock
+			if _, err := io.ReadAll(g); (err == nil) != good {
+				t.Errorf("the %s is late: %v", late, err)
+			}
+		})
+	}
 }
 
-// TestGuardEnds: the end comes once the streams have been answered, or after a time.
-func TestGuardEnds(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		for answered := range 3 {
-			c := newClient(t)
-			c.open(1, "stdin")
-			c.open(3, "stdout")
-			g := NewGuard(&c.Buffer, Limits{Answer: time.Minute})
-			began := time.Now()
-			time.AfterFunc(time.Second, func() {
-				server := newClient(t)
-				for i := range answered {
-					server.say(1, 0, "hello")
-					if i == 0 {
-						server.write(&spdy.SynReplyFrame{StreamId: 1})
-					} else {
-						server.write(&spdy.RstStreamFrame{StreamId: 3, Status: spdy.RefusedStream})
-					}
-				}
-				for b := range bytes.Lines(server.Bytes()) { // in pieces
-					g.Written(b)
-				}
-			})
-			_, err := io.ReadAll(g)
-			if took, want := time.Since(began), map[bool]time.Duration{true: time.Second, false: time.Minute}[answered == 2]; err != nil || took != want {
-				t.Errorf("%d streams answered: the end came after %v, %v", answered, took, err)
-			}
+type readerFunc func(p []byte) (int, error)
+
+func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
+
+// TestGuardForgets: streams that the server has reset are no streams of the client, though it sends
+// no end of theirs; and what it sends on a stream after its end is left out.
+func TestGuardForgets(t *testing.T) {
+	c, server := newClient(t), newClient(t)
+	from, to := io.Pipe()
+	g := NewGuard(from, Limits{Open: 2})
+	type result struct {
+		got []byte
+		err error
+	}
+	passed := make(chan result, 1)
+	go func() {
+		got, err := io.ReadAll(g)
+		_ = from.CloseWithError(err)
+		passed <- result{got, err}
+	}()
+	send := func() {
+		t.Helper()
+		if _, err := c.WriteTo(to); err != nil {
+			t.Fatal(err)
 		}
-	})
+	}
+	for id := spdy.StreamId(1); id < 100; id += 2 {
+		c.open(id, "data")
+		send()
+		server.write(&spdy.RstStreamFrame{StreamId: id, Status: spdy.Cancel})
+		g.Written(server.Next(server.Len()))
+		c.say(id, 0, "x") // it has not heard of it
+		send()
+	}
+	c.open(101, "data")
+	c.say(101, spdy.DataFlagFin, "the end")
+	c.say(101, 0, "more")
+	c.open(103, "data")
+	c.write(&spdy.RstStreamFrame{StreamId: 103, Status: spdy.Cancel})
+	c.say(103, 0, "more")
+	c.say(105, 0, "nowhere")
+	send()
+	_ = to.Close()
+	end := <-passed
+	data := dataOf(t, end.got)
+	if end.err != nil || string(data[101]) != "the end" || len(data[103])+len(data[105]) > 0 || len(g.open) > 2 {
+		t.Errorf("%q, %v; %d streams are open", data[101], end.err, len(g.open))
+	}
 }
 
 // FuzzGuard: what comes out of a guard comes out of another one as it is, whatever went in and in
@@ -243,6 +277,39 @@ func FuzzGuard(f *testing.F) {
 		again, aerr := io.ReadAll(NewGuard(bytes.NewReader(first), Limits{Open: 3}))
 		if aerr != nil || !bytes.Equal(again, first) {
 			t.Fatalf("%q came out as %q (%v) and then as %q (%v)", b, first, err, again, aerr)
+		}
+		// The library reads as many control frames as the guard, and data of the same streams.
+		var ours, theirs []string
+		for f, rest := new(Frames), first; len(rest) > 0; {
+			var body, control []byte
+			if body, control, rest, err = f.Next(rest); err != nil {
+				t.Fatal(err)
+			}
+			if control != nil {
+				ours = append(ours, fmt.Sprintf("%x", control[:4]))
+			} else if body != nil {
+				ours = append(ours, fmt.Sprint(f.Stream(), len(body)))
+			}
+		}
+		framer, err := spdy.NewFramer(io.Discard, bytes.NewReader(first))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for {
+			frame, err := framer.ReadFrame()
+			if err != nil {
+				break
+			}
+			if d, ok := frame.(*spdy.DataFrame); ok {
+				theirs = append(theirs, fmt.Sprint(d.StreamId, len(d.Data)))
+			} else {
+				theirs = append(theirs, "control")
+			}
+		}
+		for i := range ours {
+			if i >= len(theirs) || theirs[i] != ours[i] && theirs[i] != "control" {
+				t.Fatalf("the library reads %q, and the guard %q", theirs, ours)
+			}
 		}
 	})
 }

@@ -114,6 +114,10 @@ func (f *Frames) Read(control []byte) (spdy.Frame, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: a control frame: %w", ErrRefused, err)
 	}
+	// The library goes by what a kind of frame has, not by the length: the rest is frames to it.
+	if n := f.in.Len(); n > 0 {
+		return nil, fmt.Errorf("%w: a control frame with %d bytes too many", ErrRefused, n)
+	}
 	return frame, nil
 }
 

@@ -129,6 +129,11 @@ func execStreams(o *remotecommand.Options) func(protocol string) spdyframes.Limi
 	}
 }
 
+// tellFull logs that connections are not forwarded, once a minute.
+func (s *Server) tellFull(err error) {
+	s.sparse.Do(func() { s.log.Warn("a connection is not forwarded to a pod", "err", err) })
+}
+
 // forwardStreams are two for each connection, and one that is refused.
 func (s *Server) forwardStreams(string) spdyframes.Limits {
 	return spdyframes.Limits{Open: 2*maxForwarded + 2, Pair: s.cfg.StreamCreationTimeout}

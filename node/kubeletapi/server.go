@@ -15,6 +15,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/time/rate"
 	"k8s.io/component-base/configz"
 
 	"github.com/hawser-project/hawser/node/runtime"
@@ -28,6 +29,7 @@ type Server struct {
 	started time.Time
 	// forwarded has a place for each connection that is forwarded to a pod.
 	forwarded chan struct{}
+	sparse    rate.Sometimes // of the lines about connections for which there is none
 
 	mu      sync.Mutex // guards the following
 	changed chan struct{}
@@ -44,6 +46,7 @@ func newServer(c Config) *Server {
 		conns:   make(map[*trackedConn]struct{}),
 
 		forwarded: make(chan struct{}, maxForwardedByAll),
+		sparse:    rate.Sometimes{Interval: time.Minute},
 	}
 	s.handler = s.guard(s.routes())
 	if c.Wrap != nil {

@@ -206,7 +206,7 @@ func (s *Server) portForward(w http.ResponseWriter, r *http.Request) {
 	// The library hands out a context that never ends, and does not wait for what
 	// it started.
 	ctx, cancel := context.WithCancel(r.Context())
-	f := &forwarder{ctx: ctx, dial: s.cfg.Runtime.DialPod, pod: pod, own: make(chan struct{}, maxForwarded), all: s.forwarded}
+	f := &forwarder{ctx: ctx, dial: s.cfg.Runtime.DialPod, pod: pod, own: make(chan struct{}, maxForwarded), all: s.forwarded, full: s.tellFull}
 	portforward.ServePortForward(newGuarded(w, r, s.forwardStreams, 0), r, f, pod.Name, r.PathValue("uid"), o,
 		s.cfg.IdleTimeout, s.cfg.StreamCreationTimeout+late, portforward.SupportedProtocols)
 	cancel()
@@ -220,6 +220,7 @@ type forwarder struct {
 	pod  *corev1.Pod
 	own  chan struct{} // a place for each of its connections
 	all  chan struct{} // and one among those of all clients
+	full func(error)   // is told of a connection for which there is none
 
 	mu   sync.Mutex // guards the following
 	over bool
@@ -246,6 +247,15 @@ func (f *forwarder) PortForward(_ context.Context, _, _ string, port int32, stre
 	f.mu.Unlock()
 	defer f.wg.Done()
 	conn, leave, err := f.connect(port)
+	if errors.Is(err, errNoPlace) {
+		// kubectl ends all its connections upon an error of one.
+		if s, ok := stream.(httpstream.Stream); ok {
+			f.full(err)
+			_, _ = s.Write(nil) // waits as below
+			_ = s.Reset()
+			return nil
+		}
+	}
 	if err != nil {
 		// An error resets the stream. That must not reach the client before the
 		// reply that opens it does, which the library sends when it gets to it;
@@ -264,6 +274,9 @@ func (f *forwarder) PortForward(_ context.Context, _, _ string, port int32, stre
 	return nil
 }
 
+// errNoPlace is why a connection is not forwarded.
+var errNoPlace = errors.New("as much is forwarded as may be at a time")
+
 // connect takes the places of a connection, until leave, and dials. It does not wait for places.
 func (f *forwarder) connect(port int32) (conn net.Conn, leave func(), err error) {
 	taken := []chan struct{}{f.own, f.all}
@@ -276,7 +289,7 @@ func (f *forwarder) connect(port int32) (conn net.Conn, leave func(), err error)
 		for _, t := range taken[:i] {
 			<-t
 		}
-		return nil, nil, fmt.Errorf("%d connections are forwarded already, which are all that may be at a time", cap(places))
+		return nil, nil, fmt.Errorf("%w: %d connections", errNoPlace, cap(places))
 	}
 	leave = func() {
 		for _, t := range taken {
