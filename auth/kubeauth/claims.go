@@ -296,7 +296,7 @@ var podClaims = []claim{
 		moves: "the store, and the memory of all who watch pods", remedy: "report shorter messages", check: on(statusSized),
 	},
 	{
-		kind: "pod.rate", field: "status", verdict: bounded, at: podStatus,
+		kind: "pod.rate", field: "status", verdict: bounded, at: slices.Concat(podStatus, mirrorPods),
 		moves: "the store, which versions of pods without end would fill; each node has so many bytes a second", remedy: "come back later, and report less often", check: on(statusRate),
 	},
 	{

@@ -30,9 +30,9 @@ const (
 	requestsPerSecond = 64 // one in a quarter of a minute
 	requestsBurst     = 64 << 10
 	// The versions of a Node, its Lease, its CSINode and its pods are kept until they are compacted, for
-	// ten minutes at most, which makes 53 MiB and 214 MiB. Kubelets report every ten seconds, and of a
+	// ten minutes at most, which makes 91 MiB and 214 MiB. Kubelets report every ten seconds, and of a
 	// pod when it changes.
-	nodePerSecond = 64 << 10
+	nodePerSecond = 128 << 10
 	nodeBurst     = 16 << 20
 	podsPerSecond = 256 << 10
 	podsBurst     = 64 << 20
