@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -76,6 +77,9 @@ type Controller struct {
 	tracker    *util.EndpointSliceTracker // what was written and may not have been seen yet
 	triggers   *util.TriggerTimeTracker
 	topology   *topologycache.TopologyCache
+
+	mu    sync.Mutex           // guards the following
+	since map[string]time.Time // since when what was written to a Service has not been seen
 }
 
 // New returns a controller that watches through d.Informers. It is an error if d.Informers has been shut down.
@@ -90,6 +94,7 @@ func New(d loop.Deps, c Config) (*Controller, error) {
 	ctl := &Controller{
 		cfg: c, services: core.Services().Lister(), pods: core.Pods().Lister(), nodes: core.Nodes().Lister(), slicesOf: of,
 		events: loop.Recorder(d.Events), tracker: util.NewEndpointSliceTracker(), triggers: util.NewTriggerTimeTracker(), topology: topologycache.NewTopologyCache(),
+		since: make(map[string]time.Time),
 	}
 	ctl.watched.services, ctl.watched.pods, ctl.watched.nodes = core.Services().Informer(), core.Pods().Informer(), core.Nodes().Informer()
 	ctl.watched.slices = written
@@ -239,6 +244,7 @@ func (c *Controller) sync(_ context.Context, key string) (time.Duration, error) 
 		c.triggers.DeleteService(ns, name)
 		c.tracker.DeleteService(ns, name)
 		c.reconciler.DeleteService(ns, name)
+		c.stale(key, false)
 		return 0, nil // the garbage collector has the slices
 	}
 	if err != nil {
@@ -256,7 +262,7 @@ func (c *Controller) sync(_ context.Context, key string) (time.Duration, error) 
 		return 0, err
 	}
 	have = living(have)
-	if c.tracker.StaleSlices(svc, have) {
+	if c.stale(key, c.tracker.StaleSlices(svc, have)) {
 		return 0, loop.Quiet(errStale)
 	}
 	// Taken before the write: what changes in between has a time of its own.
@@ -267,6 +273,33 @@ func (c *Controller) sync(_ context.Context, key string) (time.Duration, error) 
 	}
 	return 0, nil
 }
+
+// stale notes whether what was written has not been seen yet, and says whether to wait for it: for
+// staleFor at most. What was taken away before the library had noted it is never seen.
+func (c *Controller) stale(key string, is bool) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !is {
+		delete(c.since, key)
+		return false
+	}
+	since, ok := c.since[key]
+	if !ok {
+		since = time.Now()
+		c.since[key] = since
+	}
+	if time.Since(since) < staleFor {
+		return true
+	}
+	delete(c.since, key)
+	if ns, name, err := cache.SplitMetaNamespaceKey(key); err == nil {
+		c.tracker.DeleteService(ns, name)
+	}
+	return false
+}
+
+// staleFor is longer than any cache should be behind.
+const staleFor = 30 * time.Second
 
 var errStale = errors.New("what was written last has not been seen yet")
 

@@ -52,6 +52,7 @@ type world struct {
 	ctx    context.Context
 	client *fake.Clientset
 	events *record.FakeRecorder
+	made   *Controller
 }
 
 func run(t *testing.T, c Config, f func(w *world), objs ...runtime.Object) {
@@ -65,6 +66,7 @@ func run(t *testing.T, c Config, f func(w *world), objs ...runtime.Object) {
 		_, stop := apitest.Start(t, client, func(f informers.SharedInformerFactory) (controllers, error) {
 			d := loop.Deps{Client: client, Informers: f, Events: w.events}
 			slices, err := New(d, c)
+			w.made = slices
 			endpoints, more := NewEndpoints(d, EndpointsConfig{})
 			mirror, most := NewMirror(d, MirrorConfig{})
 			return controllers{slices, endpoints, mirror}, errors.Join(err, more, most)
@@ -317,6 +319,35 @@ func TestTakenAway(t *testing.T) {
 			}, service(nil), pod("a", "10.0.0.1", true))
 		})
 	}
+}
+
+// TestTakenAwayAtOnce: a slice that somebody takes away before the library has noted that it was made
+// is waited for, and not for ever.
+func TestTakenAwayAtOnce(t *testing.T) {
+	run(t, Config{}, func(w *world) {
+		w.settle()
+		w.made.tracker.Update(&discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{
+			Namespace: "ns", Name: "taken", UID: "taken", Labels: map[string]string{discoveryv1.LabelServiceName: "web"},
+		}})
+		_, err := w.client.CoreV1().Pods("ns").Create(w.ctx, pod("b", "10.0.0.2", true), metav1.CreateOptions{})
+		w.must(err)
+		endpoints := func() (n int) {
+			list, err := w.client.DiscoveryV1().EndpointSlices("ns").List(w.ctx, metav1.ListOptions{LabelSelector: "kubernetes.io/service-name=web"})
+			w.must(err)
+			for i := range list.Items {
+				n += len(list.Items[i].Endpoints)
+			}
+			return n
+		}
+		time.Sleep(staleFor / 2) // the bubble's clock
+		if n := endpoints(); n != 1 {
+			w.Errorf("%d endpoints before the wait is over", n)
+		}
+		time.Sleep(2 * time.Minute) // the bubble's clock
+		if n := endpoints(); n != 2 {
+			w.Errorf("%d endpoints after it", n)
+		}
+	}, service(nil), pod("a", "10.0.0.1", true))
 }
 
 // TestHandMade: of a Service without a selector, and of one that is a name elsewhere,
