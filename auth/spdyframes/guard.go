@@ -23,7 +23,7 @@ const (
 // guardBuffer is how much is read at a time.
 const guardBuffer = 32 << 10
 
-// A Guard reads the frames of a client, for one goroutine.
+// A Guard reads the frames of a client. One goroutine may read, and another call Written.
 type Guard struct {
 	from   io.Reader
 	limits Limits
@@ -56,7 +56,10 @@ type Limits struct {
 
 // NewGuard makes one that reads from from, from the first frame on.
 func NewGuard(from io.Reader, l Limits) *Guard {
-	return &Guard{from: from, limits: l, open: make(map[uint32]bool), alone: make(map[string]time.Duration), answers: answers{due: make(map[uint32]bool), fewer: make(chan struct{}, 1)}}
+	return &Guard{
+		from: from, limits: l, open: make(map[uint32]bool), alone: make(map[string]time.Duration),
+		answers: answers{due: make(map[uint32]bool), fewer: make(chan struct{}, 1)},
+	}
 }
 
 // Read implements io.Reader. Frames of data may be split. After a frame that is not passed on all
@@ -100,10 +103,11 @@ func (g *Guard) take(b []byte) error {
 			g.out = append(g.out, control...)
 		} else if body != nil {
 			id, flags := g.frames.Stream(), g.frames.Flags()
+			// What comes on a stream that is over is left out: kubectl sends more after its reset.
 			switch data, open := g.open[id]; {
 			case open && !data && len(body) > 0:
 				return fmt.Errorf("%w: data on stream %d, which is for errors", ErrRefused, id)
-			case open: // kubectl goes on for a while on a stream that it has reset
+			case open:
 				g.out = AppendData(g.out, id, flags, body)
 			}
 			if flags&FinFlag != 0 {
@@ -126,7 +130,7 @@ func (g *Guard) check(control []byte) error {
 		return g.admit(f)
 	case *spdy.RstStreamFrame:
 		delete(g.open, uint32(f.StreamId))
-	case *spdy.SynReplyFrame, *spdy.HeadersFrame: // nobody has opened a stream to it, or reads more headers
+	case *spdy.SynReplyFrame, *spdy.HeadersFrame: // no server opens streams, or reads more headers
 		return fmt.Errorf("%w: %T from a client", ErrRefused, frame)
 	}
 	return nil
@@ -164,7 +168,7 @@ func (g *Guard) admit(f *spdy.SynStreamFrame) error {
 	return nil
 }
 
-// Written is told all that is written to the client, by one goroutine at a time.
+// Written is told all that is written to the client. One goroutine may call it at a time.
 func (g *Guard) Written(p []byte) { g.answers.written(p) }
 
 // answers are the streams that are to be answered.

@@ -63,38 +63,33 @@ func (g *guarded) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	limits := g.streams(g.Header().Get(httpstream.HeaderProtocolVersion))
 	limits.Answer = late
 	guard := spdyframes.NewGuard(rw.Reader, limits)
-	return &untold{conn, guard}, bufio.NewReadWriter(bufio.NewReader(&admitted{guard, conn}), rw.Writer), nil
+	c := &guardedConn{conn, guard}
+	return c, bufio.NewReadWriter(bufio.NewReader(c), rw.Writer), nil
 }
 
-// An admitted is what may be read of a connection, which ends once something may not: the library
-// would read no more, and leave what it has begun to itself.
-type admitted struct {
-	*spdyframes.Guard
-	conn net.Conn
-}
-
-// Read implements io.Reader.
-func (a *admitted) Read(p []byte) (int, error) {
-	n, err := a.Guard.Read(p)
-	if errors.Is(err, spdyframes.ErrRefused) {
-		_ = a.conn.Close()
-	}
-	return n, err
-}
-
-// An untold is a connection that, once it is over, takes what is written to it, so that streams
-// can be answered.
-type untold struct {
+// A guardedConn is a connection of which the library reads what may be read.
+type guardedConn struct {
 	net.Conn
 	guard *spdyframes.Guard
 }
 
-// Write implements io.Writer. It does not fail; reads do.
-func (u *untold) Write(p []byte) (int, error) {
-	if _, err := u.Conn.Write(p); err != nil {
-		_ = u.Close()
+// Read implements io.Reader. What may not be read ends the connection: the library would read no
+// more, and leave what it has begun to itself.
+func (c *guardedConn) Read(p []byte) (int, error) {
+	n, err := c.guard.Read(p)
+	if errors.Is(err, spdyframes.ErrRefused) {
+		_ = c.Close()
 	}
-	u.guard.Written(p)
+	return n, err
+}
+
+// Write implements io.Writer. It does not fail, so that streams can be answered once the
+// connection is over; reads fail.
+func (c *guardedConn) Write(p []byte) (int, error) {
+	if _, err := c.Conn.Write(p); err != nil {
+		_ = c.Close()
+	}
+	c.guard.Written(p)
 	return len(p), nil
 }
 
