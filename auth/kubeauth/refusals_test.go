@@ -232,6 +232,13 @@ func TestReportsAreBounded(t *testing.T) {
 		if after, ok := apierrors.SuggestsClientDelay(err); n < 100 || !apierrors.IsTooManyRequests(err) || !ok || after < 1 || countOf(t, reg, tc.kind) != 1 {
 			t.Errorf("%s: after %d: %v, counted %v", what, n, err, countOf(t, reg, tc.kind))
 		}
+		shown := submission{op: admission.Create, gvr: podsR, ns: "ns", obj: mirror(func(p *corev1.Pod) { p.Annotations["example.com/x"] = large[:mirrorSize*9/10] })}
+		for range 2 { // what is left is less than that
+			err = plugin.Validate(t.Context(), shown.attributes("node-1"), nil)
+		}
+		if apierrors.IsTooManyRequests(err) != (tc.kind == "pod.rate") {
+			t.Errorf("%s: a mirror pod: %v", what, err)
+		}
 		other := reports(node("node-2", nil), node("node-2", annotated("example.com/x")))
 		if err := plugin.Validate(t.Context(), other.attributes("node-2"), nil); err != nil {
 			t.Errorf("%s: another node: %v", what, err)
