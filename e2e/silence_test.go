@@ -5,7 +5,6 @@ package e2e
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -126,13 +125,7 @@ func (m *mixed) testOneWayTooLong(t *testing.T, n nodeOver) {
 // execs waits until exec into a pod answers.
 func (c *cluster) execs(t *testing.T, pod string) {
 	t.Helper()
-	eventually(t, "exec works", func() error {
-		out, stderr, code := c.kubectl(t, "", "exec", pod, "--", "echo", "here")
-		if code != 0 || out != "here\n" {
-			return errors.New(out + stderr)
-		}
-		return nil
-	})
+	eventually(t, "exec works", func() error { return c.reaches(t, pod) })
 }
 
 // stop makes a process stand still until resume, or the end of the test.
