@@ -29,16 +29,16 @@ const (
 // connections may have, which are not for tunnels. It is false where nobody can tell.
 func Scarce(c net.Conn) bool { return within(c, 2) }
 
-// within says whether c has one of the last descriptors: those that are the process's own, so
-// many times.
+// within says whether c has one of the last descriptors: so many times as many as are the
+// process's own.
 func within(c net.Conn, times uint64) bool {
 	n, ok := number(c)
 	limit := limit()
 	return ok && limit > 0 && n+times*max(limit/own, fewest) >= limit
 }
 
-// Sparing is strangers.Steady of l, which it owns, but that it closes a connection that would take
-// one of the descriptors that are the process's own. One of these a minute is logged.
+// Sparing makes a listener of l, which it owns. It is strangers.Steady, and closes each connection
+// that has one of the process's own descriptors. One of these a minute is logged.
 func Sparing(l net.Listener, log *slog.Logger) net.Listener {
 	return &sparing{Listener: strangers.Steady(l, log), log: log}
 }
