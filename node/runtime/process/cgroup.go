@@ -182,9 +182,13 @@ func (c *cgroups) pod(uid string, limits runtime.Resources) (cgroupDirs, error) 
 
 // child makes a group in d with limits of its own.
 func (d cgroupDirs) child(name string, limits runtime.Resources) (cgroupDirs, error) {
-	dirs := cgroupDirs{}
+	dirs, made := cgroupDirs{}, map[string]bool{}
 	for k, parent := range d {
 		dirs[k] = filepath.Join(parent, name)
+		if made[dirs[k]] {
+			continue // cpu and cpuacct are one hierarchy on most machines that have version 1
+		}
+		made[dirs[k]] = true
 		if err := os.Mkdir(dirs[k], 0o755); err != nil {
 			dirs.remove()
 			return nil, err

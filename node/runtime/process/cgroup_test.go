@@ -2,6 +2,7 @@ package process
 
 import (
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -252,5 +253,17 @@ func TestRemoveNestedGroups(t *testing.T) {
 		if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("%s is left: %v", dir, err)
 		}
+	}
+}
+
+// Version 1 has cpu and cpuacct in one hierarchy on most machines.
+func TestSharedHierarchy(t *testing.T) {
+	dir := t.TempDir()
+	d, err := cgroupDirs{"cpu": dir, "cpuacct": dir}.child("c", runtime.Resources{CPUMilli: 500})
+	if err != nil || d["cpu"] != filepath.Join(dir, "c") || d["cpuacct"] != d["cpu"] {
+		t.Fatalf("%v, %v", d, err)
+	}
+	if _, err := (cgroupDirs{"cpu": dir}).child("c", runtime.Resources{}); !errors.Is(err, fs.ErrExist) {
+		t.Errorf("a group that is there: %v", err)
 	}
 }
