@@ -179,6 +179,10 @@ func containerStatus(f *fact, s situation, in intent, around surroundings) corev
 		if !waits && f.newest.ID == "" && f.newest.Reason == reasonStartError && !in.finished && f.restarts(s.pod) {
 			wait, waits = blocked{reason: reasonRunError, message: f.newest.Message}, true
 		}
+		if !waits && f.replaced && !in.finished {
+			// The API takes no container back that has ended for good by the policy of its pod.
+			wait, waits = blocked{reason: defaultWait(s.pod)}, true
+		}
 		if !waits {
 			cs.State.Terminated = ended
 			break

@@ -220,7 +220,10 @@ func (w *world) checkPatch(a k8stesting.Action) (bool, apiruntime.Object, error)
 	p := a.(k8stesting.PatchAction)
 	var patch struct {
 		Metadata struct{ UID types.UID }
-		Status   struct{ Phase corev1.PodPhase }
+		Status   struct {
+			Phase             corev1.PodPhase
+			ContainerStatuses []corev1.ContainerStatus
+		}
 	}
 	if err := json.Unmarshal(p.GetPatch(), &patch); err != nil {
 		return true, nil, err
@@ -244,7 +247,28 @@ func (w *world) checkPatch(a k8stesting.Action) (bool, apiruntime.Object, error)
 	if patch.Status.Phase != "" {
 		w.phases[old.UID] = patch.Status.Phase
 	}
+	for i := range patch.Status.ContainerStatuses {
+		if cs := &patch.Status.ContainerStatuses[i]; (cs.State.Running != nil || cs.State.Waiting != nil) && stayedDead(old, cs.Name) {
+			w.t.Errorf("container %s of pod %s lives again, which the API server refuses: %+v", cs.Name, old.Name, cs.State)
+		}
+	}
 	return false, nil, nil
+}
+
+// stayedDead reports whether a container has ended, as the API has it, and its policy is that
+// it does not run again.
+func stayedDead(p *corev1.Pod, name string) bool {
+	for i := range p.Spec.Containers {
+		if c := &p.Spec.Containers[i]; c.Name == name && c.RestartPolicy != nil {
+			return false
+		}
+	}
+	for i := range p.Status.ContainerStatuses {
+		if cs := &p.Status.ContainerStatuses[i]; cs.Name == name && cs.State.Terminated != nil {
+			return p.Spec.RestartPolicy == corev1.RestartPolicyNever || p.Spec.RestartPolicy == corev1.RestartPolicyOnFailure && cs.State.Terminated.ExitCode == 0
+		}
+	}
+	return false
 }
 
 // checkDelete applies the uid precondition of deletes.
