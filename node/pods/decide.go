@@ -29,6 +29,8 @@ type fact struct {
 	// newest is the newest attempt and previous the one before; nil if there is none. An
 	// attempt that could not be started counts as one that has exited.
 	newest, previous *runtime.ContainerStatus
+	// recalled is whether the newest is known from the status of an earlier run of the agent alone.
+	recalled bool
 
 	starting bool      // a task is starting it, its postStart hook included
 	stopping bool      // a task is stopping it
@@ -220,14 +222,14 @@ func gracePeriod(pod *corev1.Pod) time.Duration {
 }
 
 // initialized reports whether main containers may run: one was tried already since the
-// machine booted, or every init container has succeeded since. If none is to run again, one
+// machine booted, as far as the runtime or this run of the agent knows, or every init container has succeeded since. If none is to run again, one
 // that was tried earlier is enough.
 func (s *situation) initialized() bool {
 	done, tried, wanted := true, false, false
 	for i := range s.facts {
 		switch f := &s.facts[i]; f.kind {
 		case mainContainer:
-			if f.newest != nil && !f.newest.Rebooted {
+			if f.newest != nil && !f.newest.Rebooted && !f.recalled {
 				return true
 			}
 			tried = tried || f.newest != nil

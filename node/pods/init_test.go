@@ -3,11 +3,13 @@ package pods
 // Tests of init containers and sidecars.
 
 import (
+	"errors"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/hawser-project/hawser/node/runtime"
 	"github.com/hawser-project/hawser/node/runtime/memory"
 )
 
@@ -128,6 +130,34 @@ func TestRestartRules(t *testing.T) {
 			})
 		})
 	}
+}
+
+// After a reboot init containers run before all main containers, also where the runtime has
+// nothing of one of these, since it cannot be started.
+func TestInitAfterRebootBesideFailure(t *testing.T) {
+	inWorld(t, memory.Options{Start: func(c runtime.Container) memory.Behaviour {
+		if c.Name == "bad" {
+			return memory.Behaviour{Err: errors.New("no such command")}
+		}
+		return memory.Behaviour{}
+	}}, func(w *world) {
+		w.create(newPod("a", func(p *corev1.Pod) {
+			withInit("i1")(p)
+			p.Spec.RestartPolicy = corev1.RestartPolicyAlways
+			p.Spec.Containers = append(p.Spec.Containers, container1("bad"))
+		}))
+		advance(time.Second)
+		w.rt.Exit("a", "i1", 0)
+		advance(time.Second)
+		w.wantState("a", "main", "Running")
+		w.stop()
+		w.rt.Reboot()
+		before := w.rt.Calls()
+		w.start()
+		advance(time.Second)
+		w.wantCalls(append(before, "start a/i1#1")...)
+		w.wantPhase("a", corev1.PodPending)
+	})
 }
 
 // TestInitAfterReboot: after a reboot of the machine a pod starts with its init containers and

@@ -25,6 +25,8 @@ type container struct {
 	// lost is an attempt that the runtime does not have: it could not be started, or it
 	// is in the status of an earlier run of the agent.
 	lost *runtime.ContainerStatus
+	// recalled is what lost was when the worker was made: of an earlier run of the agent.
+	recalled *runtime.ContainerStatus
 	// before is the status of an earlier run of the agent, until the container's state
 	// is taken from it.
 	before *corev1.ContainerStatus
@@ -110,6 +112,7 @@ func (w *worker) fact(now time.Time, spec *corev1.Container, k kind, list []*run
 	f := fact{spec: spec, kind: k, blocked: c.blocked, starting: c.startCancel != nil}
 	list = withLost(list, c.lost)
 	if len(list) > 0 {
+		f.recalled = list[0] == c.recalled
 		f.newest = w.withMessage(c, spec, list[0])
 	}
 	if len(list) > 1 {

@@ -64,8 +64,9 @@ func (r *Runner) trace(ctx context.Context) (map[types.UID]runtime.PodID, error)
 }
 
 // recover takes from the last status what the runtime may have lost: ended attempts, and
-// that the pod has ended.
-func (w *worker) recover() {
+// that the pod has ended. Where the runtime knows nothing of the pod, it is begun again as after
+// a reboot: what its init containers have prepared is gone with them.
+func (w *worker) recover(traced bool) {
 	if terminal(w.status.Phase) || terminal(w.api.Phase) {
 		w.ended = true
 		if !terminal(w.status.Phase) {
@@ -78,6 +79,9 @@ func (w *worker) recover() {
 			c := w.container(cs.Name)
 			c.before = cs
 			c.lost = lostAttempt(w.id, cs)
+			if c.recalled = c.lost; c.lost != nil {
+				c.lost.Rebooted = !traced
+			}
 		}
 	}
 }

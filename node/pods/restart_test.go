@@ -221,3 +221,29 @@ func TestLostContainers(t *testing.T) {
 		w.wantState("b", "main", "Terminated ContainerStatusUnknown 137")
 	})
 }
+
+// Pods whose volumes are gone with their containers begin with their init containers again.
+func TestLostInitContainers(t *testing.T) {
+	inWorld(t, memory.Options{}, func(w *world) {
+		w.create(newPod("a", func(p *corev1.Pod) {
+			withInit("i1")(p)
+			p.Spec.RestartPolicy = corev1.RestartPolicyAlways
+		}))
+		advance(time.Second)
+		w.rt.Exit("a", "i1", 0)
+		advance(time.Second)
+		w.wantState("a", "main", "Running")
+		w.stop()
+		w.rt = memory.New(memory.Options{})
+		w.cfg.Runtime = w.rt
+		w.start()
+		advance(time.Second)
+		w.wantCalls("start a/i1#1")
+		w.restart() // in vain: it is begun again once
+		advance(time.Second)
+		w.rt.Exit("a", "i1", 0)
+		advance(time.Second)
+		w.wantCalls("start a/i1#1", "start a/main#1")
+		w.wantPhase("a", corev1.PodRunning)
+	})
+}

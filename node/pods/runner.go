@@ -346,7 +346,7 @@ func (r *Runner) takeUpLocked(ctx context.Context, wg *sync.WaitGroup, p *corev1
 	_, traced := r.traces[p.UID]
 	recalled := remembered && c.Pod == p
 	o := workerOptions{
-		admitted: remembered && c.Admitted || traced, recalled: recalled,
+		admitted: remembered && c.Admitted || traced, recalled: recalled, traced: traced,
 		gone: recalled && c.Gone, inputs: c.inputs, allocatable: c.Allocatable, static: static,
 	}
 	if remembered {

@@ -119,6 +119,8 @@ type workerOptions struct {
 	allocatable corev1.ResourceList
 	// recalled is whether the pod is from the checkpoint and not from the API.
 	recalled bool
+	// traced is whether the runtime has containers or a sandbox of the pod.
+	traced bool
 }
 
 func newWorker(r *Runner, pod *corev1.Pod, o workerOptions) *worker {
@@ -156,7 +158,7 @@ func newWorker(r *Runner, pod *corev1.Pod, o workerOptions) *worker {
 		w.published = withStatus(pod, &w.status)
 		begin(&w.status, pod)
 	}
-	w.recover()
+	w.recover(o.traced)
 	return w
 }
 
