@@ -10,6 +10,7 @@ import (
 	"net"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"google.golang.org/grpc/mem"
@@ -137,7 +138,8 @@ func (k *conn) limit() {
 }
 
 // toTarget writes the client's data to the target until its end. Then it closes the
-// target if the client has sent CLOSE_REQ.
+// target if the client has sent CLOSE_REQ. A target that reads no more (EPIPE) may still
+// send: data for it is dropped.
 func (k *conn) toTarget() (n int64, err error) {
 	for {
 		parts, ok := k.in.take(k.ctx)
@@ -147,7 +149,7 @@ func (k *conn) toTarget() (n int64, err error) {
 		for len(parts) > 0 {
 			w, took, err := k.write(parts)
 			n += int64(w)
-			if err != nil {
+			if err != nil && !errors.Is(err, syscall.EPIPE) {
 				return n, err
 			}
 			k.in.written(parts[:took])

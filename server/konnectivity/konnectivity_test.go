@@ -12,6 +12,7 @@ import (
 	"net"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -98,6 +99,36 @@ func TestTargetClosesFirst(t *testing.T) {
 			gone <- errors.Join(err, far.Close())
 		}()
 		synctest.Wait()
+		got, err := io.ReadAll(conn)
+		if err != nil || !bytes.Equal(got, sent) {
+			t.Errorf("%d bytes, %v", len(got), err)
+		}
+		if err := <-gone; err != nil {
+			t.Error(err)
+		}
+		_ = conn.Close()
+	})
+}
+
+// All that a target sends arrives, also if it reads no more of what its client still writes.
+func TestTargetReadsNoMore(t *testing.T) {
+	sent := make([]byte, 1<<20)
+	_, _ = rand.NewChaCha8([32]byte{}).Read(sent)
+	onFront(t, Config{}, func(t *testing.T, h *harness) {
+		conn := h.mustDial()
+		far := h.target()
+		far.CloseReadWithError(syscall.EPIPE)
+		for range 2 {
+			if _, err := conn.Write(make([]byte, maxQueued/2)); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait() // it has been refused
+		}
+		gone := make(chan error, 1)
+		go func() {
+			_, err := far.Write(sent)
+			gone <- errors.Join(err, far.Close())
+		}()
 		got, err := io.ReadAll(conn)
 		if err != nil || !bytes.Equal(got, sent) {
 			t.Errorf("%d bytes, %v", len(got), err)
