@@ -93,13 +93,13 @@ func (e *entry) supersede(old, by uint64) {
 	}
 }
 
-// setAbsentLocked keeps an entry whose last session was m.
-func (r *registry) setAbsentLocked(e *entry, m *member, now time.Time) {
+// setAbsentLocked keeps an entry whose last session was m, from addr.
+func (r *registry) setAbsentLocked(e *entry, m *member, addr string, now time.Time) {
 	after := r.takeBack
 	if e.left {
 		after = min(after, takeBackLeft)
 	}
-	e.gone = &absence{instance: m.hello.Instance, addr: m.where(), began: m.since, since: now, takeBack: now.Add(after)}
+	e.gone = &absence{instance: m.hello.Instance, addr: addr, began: m.since, since: now, takeBack: now.Add(after)}
 	e.place = r.gone.PushBack(m.node)
 	r.expireLocked(now)
 }

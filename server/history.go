@@ -81,7 +81,7 @@ func (r *record) add(c Change) {
 }
 
 // A history keeps the changes of all nodes. Sessions report parking while they hold their
-// own lock, so history calls only followers.Tell while it holds mu.
+// own lock, so history calls only followers.Tell and a registry, which asks no session, while it holds mu.
 type history struct {
 	maxGone   int
 	followers Followers

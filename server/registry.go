@@ -134,7 +134,7 @@ type registry struct {
 	takeBack time.Duration // for how long superseded instances are refused
 	maxGone  int           // bounds the nodes without a session that are kept
 
-	mu      sync.Mutex // guards the following
+	mu      sync.Mutex // guards the following; no session is asked for its Link while it is held
 	nodes   map[string]*entry
 	waiting map[string][]*member // sessions whose agents have not answered, newest first
 	gone    list.List            // names of nodes without a session, the longest gone first
@@ -254,6 +254,10 @@ func (r *registry) seatLocked(e *entry, m *member, s *seat) {
 // detach unregisters m, unless it was replaced already. left says whether the agent
 // announced that it leaves. If an older session gets the dials again, detach returns it.
 func (r *registry) detach(m *member, left bool) (promoted *member) {
+	addr, parked := m.where(), map[*member]bool{}
+	for _, other := range r.membersOf(m.node) {
+		parked[other] = !other.parked().IsZero()
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.dismissLocked(m)
@@ -264,25 +268,25 @@ func (r *registry) detach(m *member, left bool) (promoted *member) {
 	e.left = e.left || left
 	e.older = slices.DeleteFunc(e.older, func(old *member) bool { return old == m })
 	if e.current == m {
-		promoted = e.promoteLocked()
+		promoted = e.promoteLocked(parked)
 		e.current = promoted
 		r.notifyLocked(m.node)
 	}
 	if e.newest() == nil {
-		r.setAbsentLocked(e, m, time.Now())
+		r.setAbsentLocked(e, m, addr, time.Now())
 	}
 	return promoted
 }
 
-// promoteLocked gives the dials to the newest usable older session, preferring one that has
-// a connection.
-func (e *entry) promoteLocked() *member {
+// promoteLocked gives the dials to the newest usable older session, preferring one that is not
+// parked.
+func (e *entry) promoteLocked(parked map[*member]bool) *member {
 	var best *member
 	for _, m := range e.older {
 		if !m.usableLocked() {
 			continue
 		}
-		if m.parked().IsZero() {
+		if !parked[m] {
 			best = m
 			break
 		}

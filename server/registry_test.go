@@ -61,6 +61,22 @@ type present struct{ tunnel.Session }
 func (present) Context() context.Context { return context.Background() }
 func (present) Link() tunnel.LinkState   { return tunnel.LinkState{} }
 
+// An asked session checks that the registry asks about its connection without its lock: a session
+// holds its own while it reports a change, on which the history waits, and that asks the registry.
+type asked struct {
+	present
+	r *roster
+}
+
+func (a asked) Link() tunnel.LinkState {
+	if !a.r.mu.TryLock() {
+		a.r.t.Error("the registry asks a session about its connection while it is locked")
+		return tunnel.LinkState{}
+	}
+	a.r.mu.Unlock()
+	return tunnel.LinkState{}
+}
+
 // A roster is a registry and the sessions of node n that it is given.
 type roster struct {
 	registry
@@ -71,7 +87,7 @@ type roster struct {
 func (r *roster) session(instance, sequence uint64, keeps string) (*member, seat) {
 	r.t.Helper()
 	m := &member{
-		node: "n", addr: memnet.Addr("here"), session: present{}, control: new(tunnel.Control), turned: make(chan struct{}, 1),
+		node: "n", addr: memnet.Addr("here"), session: asked{r: r}, control: new(tunnel.Control), turned: make(chan struct{}, 1),
 		hello: tunnel.Hello{Instance: instance, Sequence: sequence, Meta: tunnel.Meta{keepsKey: keeps}},
 	}
 	before := r.find("n")
