@@ -53,25 +53,19 @@ type client struct {
 	limit  io.LimitedReader
 }
 
-// serve serves a connection, which it owns. No request is read once ctx is done.
+// serve serves a connection, which it owns. No request is read once ctx is done; what follows
+// from one that was read goes on until the front's own context is done.
 func (f *front) serve(ctx context.Context, conn net.Conn) {
 	c := &client{front: f, conn: conn, scarce: descriptors.Scarce(conn), limit: io.LimitedReader{R: conn}}
 	c.in, _ = readers.Get().(*bufio.Reader)
 	c.in.Reset(&c.limit)
-	hurried := make(chan struct{})
-	stop := context.AfterFunc(ctx, func() {
-		_ = conn.SetDeadline(past) // if conn is broken that is noticed
-		close(hurried)
-	})
+	calm := hurry(f.ctx, conn)
 	r, target := c.requests(ctx)
 	if target != nil && !c.establish(r) {
 		_ = tunnel.Abort(target)
 		target = nil
 	}
-	if !stop() {
-		<-hurried
-		_ = conn.SetDeadline(time.Time{}) // tunnels go on
-	}
+	calm()
 	ahead, _ := c.in.Peek(c.in.Buffered()) // the request has arrived
 	if target == nil {
 		_ = conn.Close() // the client has got its answer
@@ -82,6 +76,21 @@ func (f *front) serve(ctx context.Context, conn net.Conn) {
 	readers.Put(c.in)
 	if target != nil {
 		f.join(conn, target, r, len(ahead))
+	}
+}
+
+// hurry ends the reads and writes of conn once ctx is done, until calm is called.
+func hurry(ctx context.Context, conn net.Conn) (calm func()) {
+	hurried := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		_ = conn.SetDeadline(past) // if conn is broken that is noticed
+		close(hurried)
+	})
+	return func() {
+		if !stop() {
+			<-hurried
+			_ = conn.SetDeadline(time.Time{})
+		}
 	}
 }
 
@@ -116,7 +125,7 @@ func (c *client) requests(ctx context.Context) (*http.Request, net.Conn) {
 			c.without(err, first)
 			return nil, nil
 		}
-		target := c.answer(ctx, r)
+		target := c.answer(r)
 		if target != nil {
 			return r, target
 		}
@@ -134,6 +143,7 @@ var errTooLarge = errors.New("request is too large")
 // in favour of others.
 func (c *client) next(ctx context.Context, first bool) (*http.Request, error) {
 	defer c.idlers.Enter(c.conn)()
+	defer hurry(ctx, c.conn)()
 	if first {
 		if err := c.within(ctx, headerTimeout); err != nil {
 			return nil, err
@@ -222,7 +232,7 @@ func isTLS(c net.Conn) bool { _, ok := c.(*tls.Conn); return ok }
 
 // answer dials for a request. It returns the target, or answers with the error and
 // returns nil.
-func (c *client) answer(ctx context.Context, r *http.Request) net.Conn {
+func (c *client) answer(r *http.Request) net.Conn {
 	if c.scarce {
 		c.metrics.Shed.Inc()
 		c.refuse(r, &tunnel.DialError{Addr: clip(r.Host), Code: tunnel.Busy, Text: "the server has no file descriptors to spare"})
@@ -242,7 +252,7 @@ func (c *client) answer(ctx context.Context, r *http.Request) net.Conn {
 			return nil
 		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, c.cfg.DialTimeout)
+	ctx, cancel := context.WithTimeout(c.ctx, c.cfg.DialTimeout)
 	defer cancel()
 	if c.cfg.Caller != nil {
 		ctx = auth.WithCaller(ctx, auth.Caller{Name: c.cfg.Caller(r)})

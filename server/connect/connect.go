@@ -85,7 +85,8 @@ type Config struct {
 	Trace func(context.Context, http.Header) context.Context
 	// DialTimeout bounds a dial; zero means DefaultDialTimeout.
 	DialTimeout time.Duration
-	// DrainTimeout is how long tunnels may go on once Serve's context is done; zero means 5 s.
+	// DrainTimeout is how long tunnels, and dials for them, may go on once Serve's context is
+	// done; zero means 5 s.
 	DrainTimeout time.Duration
 
 	Log     *slog.Logger          // nil means discard
@@ -118,7 +119,7 @@ func New(c Config) (*Server, error) {
 }
 
 // Serve serves l, which it owns, until ctx is done. Then it takes no new requests, cuts
-// the tunnels after DrainTimeout, and returns nil.
+// the tunnels, and the dials for them, after DrainTimeout, and returns nil.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	tunnels, cut := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer cut(nil)
@@ -142,7 +143,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 // A front is a Server on one listener.
 type front struct {
 	*Server
-	ctx context.Context // of the tunnels: done when they are cut, which is later than the end of Serve's context
+	ctx context.Context // of tunnels and dials: done when they are cut, which is later than the end of Serve's context
 }
 
 // accept serves what l accepts until ctx is done.

@@ -27,6 +27,7 @@ func serve(t *testing.T, c Config) string { t.Helper(); return serveHolding(t, c
 
 func serveHolding(t *testing.T, c Config, hold time.Duration) string {
 	t.Helper()
+	c.DrainTimeout = time.Millisecond // what a test leaves open is cut at its end
 	s, err := New(c)
 	if err != nil {
 		t.Fatal(err)
