@@ -272,5 +272,8 @@ func (c *replayed) Read(p []byte) (int, error) {
 // NetConn is the connection itself, for setting socket options.
 func (c *replayed) NetConn() net.Conn { return c.Conn }
 
+// Abort resets the connection.
+func (c *replayed) Abort() error { return tunnel.Abort(c.Conn) }
+
 // CloseWrite ends our direction.
 func (c *replayed) CloseWrite() error { return tunnel.CloseWrite(c.Conn) }

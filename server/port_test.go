@@ -18,6 +18,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/hawser-project/hawser/tunnel"
 	"github.com/hawser-project/hawser/tunnel/memnet"
 	"github.com/hawser-project/hawser/tunnel/tunneltest"
 )
@@ -190,7 +191,10 @@ func TestPortSorts(t *testing.T) {
 			if _, err := io.ReadFull(far, got[:5]); err != nil || string(got[:5]) != "later" {
 				t.Errorf("%s: afterwards: %q, %v", tc.name, got[:5], err)
 			}
-			_ = far.Close()
+			_ = tunnel.Abort(far)
+			if n, err := near.Read(got); !errors.Is(err, syscall.ECONNRESET) {
+				t.Errorf("%s: aborted, and the client gets %d, %v", tc.name, n, err)
+			}
 		}
 	})
 }
