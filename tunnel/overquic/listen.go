@@ -93,7 +93,7 @@ func (l *listener) Serve(ctx context.Context, f func(context.Context, tunnel.Ses
 				over(&l.done)
 			}
 			wg.Go(func() {
-				s := newSession(c, nil)
+				s := newSession(c, nil, l.options.Streams())
 				f(ctx, s)
 				_ = s.Close() // never fails
 			})

@@ -165,7 +165,7 @@ func dial(ctx context.Context, addr string, to *net.UDPAddr, o tunnel.Options, l
 		return nil, tlsError(err)
 	}
 	context.AfterFunc(c.Context(), func() { intake.Return(granted) })
-	return newSession(c, p), nil
+	return newSession(c, p, o.Streams()), nil
 }
 
 // resolve says to which address of the server's there is a way. To connect a UDP socket

@@ -25,11 +25,12 @@ type session struct {
 	count        uint64     // of packets received
 }
 
-// newSession makes a session of c and p, and owns both. p is nil at the accepting end.
-func newSession(c *quic.Conn, p *sockets) *session {
+// newSession makes a session of c and p, and owns both. p is nil at the accepting end. This end may
+// open some streams at a time.
+func newSession(c *quic.Conn, p *sockets, streams int) *session {
 	state := c.ConnectionState().TLS
 	s := &session{
-		Session: carrier.NewSession(tunnel.Peer{Addr: c.RemoteAddr(), TLS: &state, Transport: Name}, 0),
+		Session: carrier.NewSession(tunnel.Peer{Addr: c.RemoteAddr(), TLS: &state, Transport: Name}, streams),
 		conn:    c, sockets: p, lastReceived: time.Now(),
 	}
 	s.Join() // it cannot have ended yet
@@ -72,13 +73,18 @@ func (s *session) Dismiss(why *tunnel.Goodbye) error {
 	return s.Close()
 }
 
-// Open implements tunnel.Session. It waits while the peer allows no more streams.
+// Open implements tunnel.Session. It waits while as many streams are open as may be, here or at
+// the peer.
 func (s *session) Open(ctx context.Context) (tunnel.Stream, error) {
+	if err := s.Acquire(ctx, s.Opened); err != nil {
+		return nil, err
+	}
 	q, err := s.conn.OpenStreamSync(ctx)
 	if err != nil {
+		<-s.Opened
 		return nil, s.failed(ctx)
 	}
-	return newStream(s, q), nil
+	return &stream{session: s, quic: q, opened: true}, nil
 }
 
 // Accept implements tunnel.Session.
@@ -87,7 +93,7 @@ func (s *session) Accept(ctx context.Context) (tunnel.Stream, error) {
 	if err != nil {
 		return nil, s.failed(ctx)
 	}
-	return newStream(s, q), nil
+	return &stream{session: s, quic: q}, nil
 }
 
 // failed is why opening or accepting a stream failed.
@@ -109,8 +115,9 @@ func (s *session) Link() tunnel.LinkState {
 	}
 	heard := s.lastReceived
 	s.mu.Unlock()
+	l := s.Session.Link()
 	return tunnel.LinkState{
-		Heard: heard, Addr: s.remoteAddr(), RTT: stats.LatestRTT,
+		Streams: l.Streams, MaxStreams: l.MaxStreams, Heard: heard, Addr: s.remoteAddr(), RTT: stats.LatestRTT,
 		Replayed: stats.BytesLost, Sent: stats.BytesSent - min(stats.BytesLost, stats.BytesSent), Received: stats.BytesReceived,
 	}
 }

@@ -32,14 +32,13 @@ var past = time.Unix(1, 0)
 type stream struct {
 	session *session
 	quic    *quic.Stream
+	opened  bool // at this end: it has a place in the session's Opened until it is closed
 
 	writing sync.Mutex // serializes Write and the end of our direction, as the library requires
 
 	mu     sync.Mutex  // guards closing, after which no deadline may be set
 	closed atomic.Bool // by Close or Abort
 }
-
-func newStream(s *session, q *quic.Stream) *stream { return &stream{session: s, quic: q} }
 
 func (st *stream) LocalAddr() net.Addr  { return st.session.localAddr() }
 func (st *stream) RemoteAddr() net.Addr { return st.session.remoteAddr() }
@@ -159,6 +158,9 @@ func (st *stream) close() bool {
 		return false
 	}
 	_ = st.quic.SetWriteDeadline(past) // never fails
+	if st.opened {
+		<-st.session.Opened
+	}
 	return true
 }
 

@@ -82,6 +82,26 @@ func testMaxStreams(t *testing.T, pair Make) {
 	_ = st.Close()
 }
 
+// The last streams of a session are kept for dials that are not Spare.
+func testSpare(t *testing.T, pair Make) {
+	const most = 8
+	a, b := pair(t, tunnel.Options{MaxStreams: most})
+	spare := tunnel.Dial{Network: "tcp", Addr: "target", Spare: true}
+	near, far := streams(t, a, b)
+	for range most - 2 {
+		streams(t, a, b)
+	}
+	if l := a.Link(); l.Streams != most-1 || l.MaxStreams != most {
+		t.Errorf("%d of %d streams are open", l.Streams, l.MaxStreams)
+	}
+	if _, err := spare.Connect(t.Context(), a); tunnel.CodeOf(err) != tunnel.Busy {
+		t.Errorf("with one stream left: %v", err)
+	}
+	_, _ = near.Close(), far.Close()
+	streams(t, a, b) // once the peer allows one
+	Eventually(t, "as many open as before", func() bool { return a.Link().Streams == most-1 })
+}
+
 func testPeerDiesMidWrite(t *testing.T, pair Make) {
 	a, b := pair(t, tunnel.Options{})
 	near, far := streams(t, a, b)

@@ -79,6 +79,7 @@ var cases = []struct {
 	{"StalledReader", testStalledReader, nil},
 	{"FullBacklog", testFullBacklog, nil},
 	{"MaxStreams", testMaxStreams, nil},
+	{"Spare", testSpare, nil},
 	{"PeerDiesMidWrite", testPeerDiesMidWrite, nil},
 	{"DeathIsNoEOF", testDeathIsNoEOF, nil},
 	{"CloseUnblocks", testCloseUnblocks, nil},
