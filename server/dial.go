@@ -278,7 +278,7 @@ func (h *Hub) dialBeyond(ctx context.Context, node string, d tunnel.Dial) (*conn
 	if h.config.Beyond != nil {
 		if dial, ok := h.config.Beyond(node); ok {
 			w, began := way{transport: h.config.BeyondName, node: node}, time.Now()
-			c, err := dial(ctx, d.Network, d.Addr)
+			c, err := dial(ctx, d)
 			if err != nil {
 				return nil, w, renamed(d, err)
 			}

@@ -86,7 +86,7 @@ func TestElsewhere(t *testing.T) {
 func TestDialHere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := &other{has: true}
-		beyond := func(string) (func(context.Context, string, string) (net.Conn, error), bool) {
+		beyond := func(string) (func(context.Context, tunnel.Dial) (net.Conn, error), bool) {
 			t.Error("asked beyond")
 			return nil, false
 		}

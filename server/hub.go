@@ -62,7 +62,7 @@ type Config struct {
 	DrainTimeout time.Duration
 	// Beyond dials into nodes that have no session here, without a tunnel. ok reports whether
 	// it can dial the node. dial connects to an address from that node. Nil means none.
-	Beyond func(node string) (dial func(ctx context.Context, network, addr string) (net.Conn, error), ok bool)
+	Beyond func(node string) (dial func(context.Context, tunnel.Dial) (net.Conn, error), ok bool)
 	// BeyondName is the transport label of Beyond's dials; empty means "beyond".
 	BeyondName string
 	// Elsewhere dials through another server with a session of the node. ok reports whether

@@ -25,8 +25,8 @@ func exercise(t *testing.T) *testHub {
 	b := newTestHub(t, Config{
 		MaxNodeSeries: 2,
 		BeyondName:    "ssh",
-		Beyond: func(node string) (func(context.Context, string, string) (net.Conn, error), bool) {
-			return func(context.Context, string, string) (net.Conn, error) { return nil, errors.New("no") }, node == "far"
+		Beyond: func(node string) (func(context.Context, tunnel.Dial) (net.Conn, error), bool) {
+			return func(context.Context, tunnel.Dial) (net.Conn, error) { return nil, errors.New("no") }, node == "far"
 		},
 		Admit: func(_ context.Context, node string, _ tunnel.Peer) error {
 			if node == "revoked" {

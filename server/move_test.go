@@ -134,14 +134,14 @@ func TestLeavingAgentIsLetGo(t *testing.T) {
 func TestBeyond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		refused := errors.New("no route")
-		b := newTestHub(t, Config{Beyond: func(node string) (func(ctx context.Context, network, addr string) (net.Conn, error), bool) {
-			return func(_ context.Context, network, addr string) (net.Conn, error) {
-				if addr == "far:2" {
+		b := newTestHub(t, Config{Beyond: func(node string) (func(context.Context, tunnel.Dial) (net.Conn, error), bool) {
+			return func(_ context.Context, d tunnel.Dial) (net.Conn, error) {
+				if d.Addr == "far:2" {
 					return nil, refused
 				}
 				near, far := net.Pipe()
 				go func() {
-					_, _ = io.WriteString(far, network+" "+addr+"\n")
+					_, _ = io.WriteString(far, d.Network+" "+d.Addr+"\n")
 					_ = far.Close()
 				}()
 				return near, nil

@@ -45,8 +45,8 @@ func TestDialErrorTexts(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				fail := func(context.Context, string, string) (net.Conn, error) { return nil, tc.failure }
-				b := newTestHub(t, Config{Beyond: func(node string) (func(context.Context, string, string) (net.Conn, error), bool) {
-					return fail, node == "n"
+				b := newTestHub(t, Config{Beyond: func(node string) (func(context.Context, tunnel.Dial) (net.Conn, error), bool) {
+					return func(ctx context.Context, d tunnel.Dial) (net.Conn, error) { return fail(ctx, d.Network, d.Addr) }, node == "n"
 				}})
 				// The first dial does not go through the tunnel.
 				_, around := b.hub.DialContext(t.Context(), "tcp", tc.addr)

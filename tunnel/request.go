@@ -60,11 +60,20 @@ func (d Dial) Connect(ctx context.Context, s Session) (Stream, error) {
 	return st, nil
 }
 
+// Fits returns an error that wraps Busy if d is Spare, and l is of a session whose last streams are
+// kept for other dials. Connect asks it by itself.
+func (d Dial) Fits(l LinkState) error {
+	if d.Spare && l.MaxStreams > 0 && 8*l.Streams >= 7*l.MaxStreams {
+		return fmt.Errorf("%w: %d of the session's %d streams are open, and the rest are kept", Busy, l.Streams, l.MaxStreams)
+	}
+	return nil
+}
+
 // open opens a stream on s.
 func (d Dial) open(ctx context.Context, s Session) (Stream, error) {
 	if d.Spare {
-		if l := s.Link(); l.MaxStreams > 0 && 8*l.Streams >= 7*l.MaxStreams {
-			return nil, fmt.Errorf("%w: %d of the session's %d streams are open, and the rest are kept", Busy, l.Streams, l.MaxStreams)
+		if err := d.Fits(s.Link()); err != nil {
+			return nil, err
 		}
 	}
 	return s.Open(ctx)

@@ -167,21 +167,22 @@ func internalIPs(n *corev1.Node) []string {
 }
 
 // beyond is the hub's way to the nodes that keep no tunnel.
-func (s *sshNodes) beyond(name string) (func(ctx context.Context, network, addr string) (net.Conn, error), bool) {
+func (s *sshNodes) beyond(name string) (func(context.Context, tunnel.Dial) (net.Conn, error), bool) {
 	s.mu.Lock()
 	node, ok := s.known[name]
 	s.mu.Unlock()
 	if !ok {
 		return nil, false
 	}
-	return func(ctx context.Context, network, addr string) (net.Conn, error) {
+	return func(ctx context.Context, d tunnel.Dial) (net.Conn, error) {
 		switch {
 		case s.fleet == nil:
-			return nil, &tunnel.DialError{Addr: addr, Code: tunnel.NoNode, Text: "node " + name + " keeps no tunnel (--transport ssh): start the server with --ssh-user and --ssh-keyfile to reach it"}
+			return nil, &tunnel.DialError{Addr: d.Addr, Code: tunnel.NoNode, Text: "node " + name + " keeps no tunnel (--transport ssh): start the server with --ssh-user and --ssh-keyfile to reach it"}
 		case len(node.ips) == 0:
-			return nil, &tunnel.DialError{Addr: addr, Code: tunnel.NoNode, Text: "node " + name + " has no InternalIP at which to reach its sshd"}
+			return nil, &tunnel.DialError{Addr: d.Addr, Code: tunnel.NoNode, Text: "node " + name + " has no InternalIP at which to reach its sshd"}
 		}
-		return s.fleet.DialContext(ctx, name, network, node.target(name, addr))
+		d.Addr = node.target(name, d.Addr)
+		return s.fleet.Dial(ctx, name, d)
 	}, true
 }
 

@@ -29,7 +29,7 @@ func Example() {
 	running.Go(func() { _ = f.Run(ctx) }) // returns nil
 	f.Set("node-1", "192.0.2.1:22", "node-1:8080")
 	client := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
-		return f.DialContext(ctx, "node-1", network, addr)
+		return f.Dial(ctx, "node-1", tunnel.Dial{Network: network, Addr: addr})
 	}}}
 	resp, err := client.Get("http://node-1:8080/healthz")
 	switch {

@@ -49,7 +49,7 @@ func start(t *testing.T, cfg Config) (f *Fleet, stop func()) {
 // open dials a node that sends hello.
 func open(t *testing.T, f *Fleet, node string) net.Conn {
 	t.Helper()
-	st, err := f.DialContext(t.Context(), node, "tcp", node+":1")
+	st, err := f.Dial(t.Context(), node, tunnel.Dial{Network: "tcp", Addr: node + ":1"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,11 +73,11 @@ func TestFleetPins(t *testing.T) {
 			return l.net.Dial(ctx, network, addr)
 		}
 		f, stop := start(t, cfg)
-		if _, err := f.DialContext(t.Context(), "node-1", "tcp", "node-1:1"); !errors.Is(err, tunnel.NoNode) || !strings.Contains(err.Error(), "node-1 is not reached by ssh") {
+		if _, err := f.Dial(t.Context(), "node-1", tunnel.Dial{Network: "tcp", Addr: "node-1:1"}); !errors.Is(err, tunnel.NoNode) || !strings.Contains(err.Error(), "node-1 is not reached by ssh") {
 			t.Errorf("a node it knows nothing of: %v", err)
 		}
 		f.Set("node-1", "sshd:22", "")
-		if _, err := f.DialContext(t.Context(), "node-1", "tcp", "node-1:1"); !errors.Is(err, tunnel.Denied) || !errors.Is(err, oversshtest.ErrUnpinned) {
+		if _, err := f.Dial(t.Context(), "node-1", tunnel.Dial{Network: "tcp", Addr: "node-1:1"}); !errors.Is(err, tunnel.Denied) || !errors.Is(err, oversshtest.ErrUnpinned) {
 			t.Errorf("no key is pinned: %v", err)
 		}
 		if attempts > 0 {
@@ -90,7 +90,7 @@ func TestFleetPins(t *testing.T) {
 		if _, err := st.Read(make([]byte, 1)); !errors.Is(err, net.ErrClosed) {
 			t.Errorf("read after the node was removed: %v", err)
 		}
-		if _, err := f.DialContext(t.Context(), "node-1", "tcp", "node-1:1"); !errors.Is(err, tunnel.NoNode) {
+		if _, err := f.Dial(t.Context(), "node-1", tunnel.Dial{Network: "tcp", Addr: "node-1:1"}); !errors.Is(err, tunnel.NoNode) {
 			t.Errorf("dial after the node was removed: %v", err)
 		}
 		stop()
@@ -98,6 +98,26 @@ func TestFleetPins(t *testing.T) {
 			t.Errorf("%d connections, want the one that is kept", attempts)
 		}
 		f.Set("node-1", "sshd:22", "") // nothing listens there
+	})
+}
+
+// Strangers do not take the last streams of a node.
+func TestFleetKeepsStreams(t *testing.T) {
+	l := newLab(t)
+	synctest.Test(t, func(t *testing.T) {
+		l.serve(t, "sshd:22", hello)
+		cfg := l.config()
+		cfg.SSH.MaxStreams = 8
+		f, stop := start(t, cfg)
+		defer stop()
+		f.Set("node-1", "sshd:22", "")
+		for range 7 {
+			defer open(t, f, "node-1").Close()
+		}
+		if _, err := f.Dial(t.Context(), "node-1", tunnel.Dial{Network: "tcp", Addr: "node-1:1", Spare: true}); tunnel.CodeOf(err) != tunnel.Busy {
+			t.Errorf("of a stranger: %v", err)
+		}
+		defer open(t, f, "node-1").Close()
 	})
 }
 
@@ -121,7 +141,7 @@ func TestFleetComesBack(t *testing.T) {
 		}
 		_ = st.Close()
 		synctest.Wait()
-		if _, err := f.DialContext(t.Context(), "node-1", "tcp", "node-1:1"); !errors.Is(err, tunnel.NoNode) {
+		if _, err := f.Dial(t.Context(), "node-1", tunnel.Dial{Network: "tcp", Addr: "node-1:1"}); !errors.Is(err, tunnel.NoNode) {
 			t.Errorf("dial without a session: %v", err)
 		}
 		l.serve(t, "sshd:22", hello)
@@ -158,7 +178,7 @@ func TestFleetAttempts(t *testing.T) {
 		time.Sleep(time.Hour)
 		synctest.Wait()
 		began := time.Now()
-		if _, err := f.DialContext(t.Context(), "node-1", "tcp", "node-1:1"); !errors.Is(err, tunnel.NoNode) || time.Since(began) != 0 {
+		if _, err := f.Dial(t.Context(), "node-1", tunnel.Dial{Network: "tcp", Addr: "node-1:1"}); !errors.Is(err, tunnel.NoNode) || time.Since(began) != 0 {
 			t.Errorf("connect: %v after %v", err, time.Since(began))
 		}
 		stop()
@@ -182,7 +202,7 @@ func TestFleetHostKeyChanges(t *testing.T) {
 		l.signer = other.signer
 		l.serve(t, "sshd:22", hello)
 		time.Sleep(time.Minute)
-		_, err := f.DialContext(t.Context(), "node-1", "tcp", "node-1:1")
+		_, err := f.Dial(t.Context(), "node-1", tunnel.Dial{Network: "tcp", Addr: "node-1:1"})
 		if !errors.Is(err, tunnel.Denied) || !errors.Is(err, oversshtest.ErrOther) {
 			t.Errorf("dial: %v", err)
 		}
@@ -275,7 +295,7 @@ func TestFleetEnds(t *testing.T) {
 			keys.Pin(node, l.host)
 			f.Set(node, "sshd:22", node+":10250")
 			wg.Go(func() {
-				st, err := f.DialContext(t.Context(), node, "tcp", node+":1")
+				st, err := f.Dial(t.Context(), node, tunnel.Dial{Network: "tcp", Addr: node + ":1"})
 				if err != nil {
 					t.Errorf("%s: %v", node, err)
 					return
@@ -286,11 +306,11 @@ func TestFleetEnds(t *testing.T) {
 		wg.Wait()
 		f.Set("unpinned", "sshd:22", "")
 		stop()
-		if _, err := f.DialContext(t.Context(), "node-1", "tcp", "node-1:1"); !errors.Is(err, tunnel.NoNode) {
+		if _, err := f.Dial(t.Context(), "node-1", tunnel.Dial{Network: "tcp", Addr: "node-1:1"}); !errors.Is(err, tunnel.NoNode) {
 			t.Errorf("dial after the end: %v", err)
 		}
 		keys.Pin("unpinned", l.host)
-		if _, err := f.DialContext(t.Context(), "unpinned", "tcp", "unpinned:1"); !errors.Is(err, tunnel.NoNode) {
+		if _, err := f.Dial(t.Context(), "unpinned", tunnel.Dial{Network: "tcp", Addr: "unpinned:1"}); !errors.Is(err, tunnel.NoNode) {
 			t.Errorf("dial of a pinned node after the end: %v", err)
 		}
 	})
@@ -339,7 +359,7 @@ func TestFleetAdmits(t *testing.T) {
 			}
 			n := dials.Load()
 			f.Set("node-1", "sshd:23", "node-1:10250") // it has moved
-			_, err := f.DialContext(t.Context(), "node-1", "tcp", "node-1:1")
+			_, err := f.Dial(t.Context(), "node-1", tunnel.Dial{Network: "tcp", Addr: "node-1:1"})
 			if !errors.Is(err, tunnel.Revoked) || !strings.Contains(err.Error(), "stolen") {
 				t.Errorf("dial of a node that is not admitted: %v", err)
 			}

@@ -129,17 +129,17 @@ func (f *Fleet) Run(ctx context.Context) error {
 	return nil
 }
 
-// DialContext has the node's sshd connect to addr. A host that is the node's name means
+// Dial has the node's sshd connect to d.Addr; d.Meta is not sent. A host that is the node's name means
 // the node's loopback, where a kubelet in this mode listens. ctx bounds the dial, not the
 // stream; without a deadline the dial takes at most tunnel.DefaultDialTimeout. It waits
 // before Run and while an attempt to connect to the node is under way; after a failed
 // attempt it returns the error at once. Errors unwrap to *tunnel.DialError. The connection
 // is a tunnel.Stream, which the caller owns.
-func (f *Fleet) DialContext(ctx context.Context, name, network, addr string) (net.Conn, error) {
+func (f *Fleet) Dial(ctx context.Context, name string, d tunnel.Dial) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, tunnel.DefaultDialTimeout)
 	defer cancel()
 	began := time.Now()
-	st, err := f.dial(ctx, name, network, addr)
+	st, err := f.dial(ctx, name, d)
 	f.metrics.dialed(err, time.Since(began))
 	if err != nil {
 		return nil, err
@@ -148,12 +148,15 @@ func (f *Fleet) DialContext(ctx context.Context, name, network, addr string) (ne
 	return &tunnel.Tap{Conn: st, Ended: func(bool) { f.metrics.streams.Dec() }}, nil
 }
 
-func (f *Fleet) dial(ctx context.Context, name, network, addr string) (tunnel.Stream, error) {
+func (f *Fleet) dial(ctx context.Context, name string, d tunnel.Dial) (tunnel.Stream, error) {
 	s, err := f.session(ctx, name)
-	if err != nil {
-		return nil, tunnel.NewDialError(addr, err)
+	if err == nil {
+		err = d.Fits(s.Link())
 	}
-	return s.Dial(ctx, network, addr)
+	if err != nil {
+		return nil, tunnel.NewDialError(d.Addr, err)
+	}
+	return s.Dial(ctx, d.Network, d.Addr)
 }
 
 // Ready waits for a connection to the node, and returns the error of a failed attempt.

@@ -13,6 +13,7 @@ import (
 	"github.com/hawser-project/hawser/auth/hostkeys"
 	"github.com/hawser-project/hawser/cmd/internal/bench/sshd"
 	"github.com/hawser-project/hawser/server/sshnodes"
+	"github.com/hawser-project/hawser/tunnel"
 	"github.com/hawser-project/hawser/tunnel/overssh"
 )
 
@@ -46,7 +47,7 @@ func newSSHControl(ctx context.Context, o order) (*part, error) {
 		return errors.Join(errs...)
 	}
 	return p, p.front(ctx, o.Socket, func(ctx context.Context, network, addr string) (net.Conn, error) {
-		return fleet.DialContext(ctx, nodeName(1), network, addr)
+		return fleet.Dial(ctx, nodeName(1), tunnel.Dial{Network: network, Addr: addr})
 	})
 }
 
