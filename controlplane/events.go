@@ -4,7 +4,6 @@ package controlplane
 // of the controller that made them, so that the audit log tells whose they are.
 
 import (
-	"context"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
@@ -24,9 +23,10 @@ type events struct {
 
 var _ record.EventSink = (*events)(nil)
 
-// newEvents takes events to the API until it is shut down or ctx is done.
-func newEvents(ctx context.Context) *events {
-	e := &events{EventBroadcaster: record.NewBroadcaster(record.WithContext(ctx)), sinks: make(map[string]record.EventSink)}
+// newEvents takes events to the API until it is shut down: also what controllers, and the one
+// who led them, say as they end.
+func newEvents() *events {
+	e := &events{EventBroadcaster: record.NewBroadcaster(), sinks: make(map[string]record.EventSink)}
 	e.StartRecordingToSink(e)
 	return e
 }

@@ -38,7 +38,7 @@ func TestEveryKindIsNoted(t *testing.T) {
 		plane.cfg.Client.CAData = []byte("x")
 		plane.cfg.IPAM.Allocate, plane.cfg.IPAM.ClusterCIDR = true, "10.244.0.0/16"
 		f := informers.NewSharedInformerFactory(p.client, 0)
-		s := &shared{cfg: plane.cfg, deps: loop.Deps{Client: p.client, Metrics: &scope{}, Log: plane.log}, events: newEvents(t.Context()), freezes: newEvents(t.Context())}
+		s := &shared{cfg: plane.cfg, deps: loop.Deps{Client: p.client, Metrics: &scope{}, Log: plane.log}, events: newEvents(), freezes: newEvents()}
 		defer s.events.Shutdown()
 		defer s.freezes.Shutdown()
 		noted := map[string]bool{}

@@ -334,7 +334,7 @@ func (p *plant) start() *life {
 	m := &scope{r: reg}
 	s := &shared{
 		cfg: plane.cfg, deps: loop.Deps{Client: p.client, Informers: informers.NewSharedInformerFactory(p.client, 0), Metrics: m, Log: plane.log},
-		events: newEvents(ctx), freezes: newEvents(ctx), metrics: m,
+		events: newEvents(), freezes: newEvents(), metrics: m,
 	}
 	done := make(chan error, 1)
 	go func() { done <- plane.serve(ctx, s, plane.entries, func() { close(l.started) }) }()

@@ -240,12 +240,12 @@ func TestRolesOfControllers(t *testing.T) {
 		plane.cfg.IPAM.Allocate, plane.cfg.IPAM.ClusterCIDR = true, "10.244.0.0/16"
 		s := &shared{
 			cfg: plane.cfg, deps: loop.Deps{Client: p.client, Informers: informers.NewSharedInformerFactory(p.client, 0), Metrics: &scope{}, Log: plane.log},
-			freezes: newEvents(t.Context()),
+			freezes: newEvents(),
 		}
 		defer s.freezes.Shutdown()
 		components := map[string]string{}
 		for _, e := range plane.entries {
-			s.events = newEvents(t.Context())
+			s.events = newEvents()
 			defer s.events.Shutdown()
 			its, k, err := s.of(&e)
 			if err != nil {

@@ -51,7 +51,7 @@ func (p *ControlPlane) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	events := newEvents(ctx)
+	events := newEvents()
 	defer events.Shutdown()
 	elector, err := p.elector(client, events)
 	if err != nil {
@@ -89,7 +89,7 @@ func (p *ControlPlane) elector(client kubernetes.Interface, events *events) (*le
 
 // term makes controllers and runs them until ctx is done, also if there are none.
 func (p *ControlPlane) term(ctx context.Context, entries []entry, started func()) error {
-	s, err := p.share(ctx)
+	s, err := p.share()
 	if err != nil {
 		return err
 	}

@@ -42,7 +42,7 @@ func TestTwoManagers(t *testing.T) {
 	if h := holder(); h != "second" {
 		t.Errorf("%q leads", h)
 	}
-	for _, message := range []string{"first became leader", "second became leader"} {
+	for _, message := range []string{"first became leader", "first stopped leading", "second became leader"} {
 		workload{c}.becomes(message+" kube-controller-manager", func() string {
 			events, err := c.admin.CoreV1().Events(leader.DefaultNamespace).List(t.Context(), metav1.ListOptions{
 				FieldSelector: "reason=LeaderElection,involvedObject.kind=Lease,involvedObject.name=" + leader.DefaultName,

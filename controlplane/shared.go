@@ -4,7 +4,6 @@ package controlplane
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 
 	"k8s.io/client-go/dynamic"
@@ -45,7 +44,7 @@ func (s *shared) of(e *entry) (*shared, *kinds, error) {
 	return &its, k, nil
 }
 
-func (p *ControlPlane) share(ctx context.Context) (*shared, error) {
+func (p *ControlPlane) share() (*shared, error) {
 	manager, scheduler := tuned(p.cfg.Client), tuned(p.cfg.SchedulerClient)
 	client, err := clientFor(manager, "controllers")
 	if err != nil {
@@ -54,7 +53,7 @@ func (p *ControlPlane) share(ctx context.Context) (*shared, error) {
 	m := &scope{r: p.cfg.Metrics}
 	return &shared{
 		cfg: p.cfg, deps: loop.Deps{Client: client, Informers: newInformers(client), Metrics: m, Log: p.log},
-		events: newEvents(ctx), freezes: newEvents(ctx), metrics: m,
+		events: newEvents(), freezes: newEvents(), metrics: m,
 		own: func(d *loop.Deps, e *entry) (err error) {
 			c := manager
 			if e.schedules {

@@ -58,7 +58,7 @@ func TestNewLeaderKeepsTolerationTime(t *testing.T) {
 // Each controller's events are written by its own client, also those that are counted up.
 func TestEventsOfOwnClient(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		all := newEvents(t.Context())
+		all := newEvents()
 		defer all.Shutdown()
 		clients := map[string]*fake.Clientset{"a": fake.NewSimpleClientset(), "b": fake.NewSimpleClientset()}
 		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}
