@@ -33,6 +33,21 @@ import (
 	"github.com/hawser-project/hawser/auth/nodekeys"
 )
 
+// All on one cluster, each with nodes of its own.
+func TestIdentities(t *testing.T) {
+	c := startCluster(t)
+	for name, test := range map[string]func(*testing.T, *cluster){
+		"revoked": revokedNode, "revoked requests": revokedNodeRequests, "revoked tokens": revokedNodeTokens,
+		"deleted": deletedNodeIsNobody, "wanted by many": manyMachinesWantOneName, "its own": nodeAndItsIdentity,
+	} {
+		t.Run(name, func(t *testing.T) {
+			own := *c
+			own.t = t
+			test(t, &own)
+		})
+	}
+}
+
 // askFor makes a request for a node's client certificate by client, and returns what
 // becomes of it and a client with it if it was issued.
 func (c *cluster) askFor(client kubernetes.Interface, request, node string) (*certificatesv1.CertificateSigningRequest, *kubernetes.Clientset) {
@@ -76,28 +91,27 @@ func (c *cluster) out(step string, client kubernetes.Interface, node string) {
 	}
 }
 
-func TestRevokedNode(t *testing.T) {
-	c := startCluster(t)
+func revokedNode(t *testing.T, c *cluster) {
 	token, ctx := c.token("aaaaaa", time.Hour), t.Context()
-	one, other := c.join(token, "one"), c.join(token, "other")
-	renewed, second := c.askFor(one, "renewal", "one")
+	one, other := c.join(token, "revoked"), c.join(token, "revoked-other")
+	renewed, second := c.askFor(one, "revoked-renewal", "revoked")
 	if second == nil {
 		t.Fatalf("the renewal was refused: %+v", renewed.Status.Conditions)
 	}
-	watch, err := one.CoreV1().Pods("").Watch(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=one"})
+	watch, err := one.CoreV1().Pods("").Watch(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=revoked"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer watch.Stop()
-	if _, err = second.CoreV1().Nodes().Get(ctx, "one", metav1.GetOptions{}); err != nil {
+	if _, err = second.CoreV1().Nodes().Get(ctx, "revoked", metav1.GetOptions{}); err != nil {
 		t.Errorf("with its new certificate: %v", err)
 	}
 	book := nodekeys.NewBook(c.admin)
-	if _, err := book.Revoke(ctx, "one", "root", "stolen"); err != nil {
+	if _, err := book.Revoke(ctx, "revoked", "root", "stolen"); err != nil {
 		t.Fatal(err)
 	}
-	c.out("the first certificate", one, "one")
-	c.out("the renewed one", second, "one")
+	c.out("the first certificate", one, "revoked")
+	c.out("the renewed one", second, "revoked")
 	deadline := time.After(patience)
 	for open := true; open; {
 		select {
@@ -106,33 +120,32 @@ func TestRevokedNode(t *testing.T) {
 			t.Fatal("its watch goes on")
 		}
 	}
-	if _, err := other.CoreV1().Nodes().Get(ctx, "other", metav1.GetOptions{}); err != nil {
+	if _, err := other.CoreV1().Nodes().Get(ctx, "revoked-other", metav1.GetOptions{}); err != nil {
 		t.Errorf("another node: %v", err)
 	}
-	if r, _ := c.askFor(token, "back", "one"); r.Status.Conditions[0].Type != certificatesv1.CertificateDenied ||
+	if r, _ := c.askFor(token, "revoked-back", "revoked"); r.Status.Conditions[0].Type != certificatesv1.CertificateDenied ||
 		!strings.Contains(r.Status.Conditions[0].Message, "stolen") {
 		t.Errorf("with a join token: %+v", r.Status.Conditions)
 	}
-	if err := book.Allow(ctx, "one", "root", time.Hour); err != nil {
+	if err := book.Allow(ctx, "revoked", "root", time.Hour); err != nil {
 		t.Fatal(err)
 	}
-	c.out("allowed, and not taken", one, "one")
-	r, third := c.askFor(token, "again", "one")
+	c.out("allowed, and not taken", one, "revoked")
+	r, third := c.askFor(token, "revoked-again", "revoked")
 	if third == nil {
 		t.Fatalf("allowed: %+v", r.Status.Conditions)
 	}
-	if _, err := third.CoreV1().Nodes().Get(ctx, "one", metav1.GetOptions{}); err != nil {
+	if _, err := third.CoreV1().Nodes().Get(ctx, "revoked", metav1.GetOptions{}); err != nil {
 		t.Errorf("the new machine: %v", err)
 	}
-	c.out("after that", one, "one")
-	c.out("after that", second, "one")
+	c.out("after that", one, "revoked")
+	c.out("after that", second, "revoked")
 }
 
 // What a revoked node had begun ends, however it is written: a watch whose name is
 // percent-encoded, and a write whose body comes later.
-func TestRevokedNodeRequests(t *testing.T) {
-	c := startCluster(t)
-	ctx, one := t.Context(), c.join(c.token("aaaaaa", time.Hour), "one")
+func revokedNodeRequests(t *testing.T, c *cluster) {
+	ctx, one := t.Context(), c.join(c.token("bbbbbb", time.Hour), "requests")
 	rc, ok := one.CoreV1().RESTClient().(*rest.RESTClient)
 	if !ok {
 		t.Fatal("not a REST client")
@@ -146,7 +159,7 @@ func TestRevokedNodeRequests(t *testing.T) {
 		r.Header.Set("Expect", "100-continue")
 		return rc.Client.Do(r)
 	}
-	watch, err := do(ctx, http.MethodGet, "/api/v1/pods?w%61tch=1&fieldSelector=spec.nodeName%3Done&timeoutSeconds=100000", nil)
+	watch, err := do(ctx, http.MethodGet, "/api/v1/pods?w%61tch=1&fieldSelector=spec.nodeName%3Drequests&timeoutSeconds=100000", nil)
 	if err != nil || watch.StatusCode != http.StatusOK {
 		t.Fatalf("watch: %v, %v", watch, err)
 	}
@@ -155,7 +168,7 @@ func TestRevokedNodeRequests(t *testing.T) {
 	reading, wrote := make(chan struct{}), make(chan string, 1)
 	go func() {
 		traced := httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{Got100Continue: func() { close(reading) }})
-		resp, err := do(traced, http.MethodPatch, "/api/v1/nodes/one", text)
+		resp, err := do(traced, http.MethodPatch, "/api/v1/nodes/requests", text)
 		if err != nil {
 			wrote <- err.Error()
 			return
@@ -164,10 +177,10 @@ func TestRevokedNodeRequests(t *testing.T) {
 		wrote <- resp.Status
 	}()
 	<-reading
-	if _, err = nodekeys.NewBook(c.admin).Revoke(ctx, "one", "root", "stolen"); err != nil {
+	if _, err = nodekeys.NewBook(c.admin).Revoke(ctx, "requests", "root", "stolen"); err != nil {
 		t.Fatal(err)
 	}
-	c.out("revoked", one, "one")
+	c.out("revoked", one, "requests")
 	go func() {
 		_, _ = io.WriteString(more, `{"metadata":{"labels":{"late":"yes"}}}`) // the server may have gone
 		_ = more.Close()
@@ -180,7 +193,7 @@ func TestRevokedNodeRequests(t *testing.T) {
 	case <-time.After(patience):
 		t.Error("its watch goes on")
 	}
-	n, err := c.admin.CoreV1().Nodes().Get(ctx, "one", metav1.GetOptions{})
+	n, err := c.admin.CoreV1().Nodes().Get(ctx, "requests", metav1.GetOptions{})
 	if err != nil || n.Labels["late"] != "" {
 		t.Errorf("labels %v, %v", n.Labels, err)
 	}
@@ -188,9 +201,8 @@ func TestRevokedNodeRequests(t *testing.T) {
 
 // The tokens that a node has got for its pods are worth nothing once it is revoked, and
 // what was begun with them ends. Those of other nodes' pods go on.
-func TestRevokedNodeTokens(t *testing.T) {
-	c := startCluster(t)
-	ctx, join := t.Context(), c.token("aaaaaa", time.Hour)
+func revokedNodeTokens(t *testing.T, c *cluster) {
+	ctx, join := t.Context(), c.token("cccccc", time.Hour)
 	if _, err := c.admin.RbacV1().ClusterRoleBindings().Create(ctx, &rbacv1.ClusterRoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: "robots"}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},
 		Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: "default", Name: "default"}},
@@ -213,17 +225,17 @@ func TestRevokedNodeTokens(t *testing.T) {
 		}
 		return c.client(&rest.Config{Host: c.host, BearerToken: r.Status.Token, TLSClientConfig: rest.TLSClientConfig{CAFile: c.ca}})
 	}
-	stolen, other := robot(c.join(join, "one")), robot(c.join(join, "other"))
+	stolen, other := robot(c.join(join, "tokens")), robot(c.join(join, "tokens-other"))
 	watch, err := stolen.CoreV1().Secrets("").Watch(ctx, metav1.ListOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer watch.Stop()
 	book := nodekeys.NewBook(c.admin)
-	if _, err := book.Revoke(ctx, "one", "root", "stolen"); err != nil {
+	if _, err := book.Revoke(ctx, "tokens", "root", "stolen"); err != nil {
 		t.Fatal(err)
 	}
-	c.out("a token of its pod", stolen, "one")
+	c.out("a token of its pod", stolen, "tokens")
 	deadline := time.After(patience)
 	for open := true; open; {
 		select {
@@ -235,60 +247,58 @@ func TestRevokedNodeTokens(t *testing.T) {
 	if _, err := other.CoreV1().Secrets("").List(ctx, metav1.ListOptions{}); err != nil {
 		t.Errorf("a token of another's pod: %v", err)
 	}
-	if err := book.Allow(ctx, "one", "root", time.Hour); err != nil {
+	if err := book.Allow(ctx, "tokens", "root", time.Hour); err != nil {
 		t.Fatal(err)
 	}
-	c.out("allowed, and not taken", stolen, "one")
-	if r, next := c.askFor(join, "again", "one"); next == nil {
+	c.out("allowed, and not taken", stolen, "tokens")
+	if r, next := c.askFor(join, "tokens-again", "tokens"); next == nil {
 		t.Fatalf("allowed: %+v", r.Status.Conditions)
 	}
-	c.out("taken by another machine: the pod lives on", stolen, "one")
-	if err := c.admin.CoreV1().Nodes().Delete(ctx, "one", metav1.DeleteOptions{}); err != nil {
+	c.out("taken by another machine: the pod lives on", stolen, "tokens")
+	if err := c.admin.CoreV1().Nodes().Delete(ctx, "tokens", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	c.out("deleted: the pod lives on", stolen, "one")
-	if r, next := c.askFor(join, "anew", "one"); next == nil {
+	c.out("deleted: the pod lives on", stolen, "tokens")
+	if r, next := c.askFor(join, "tokens-anew", "tokens"); next == nil {
 		t.Fatalf("deleted: %+v", r.Status.Conditions)
 	}
-	c.out("taken after the deletion: the pod lives on", stolen, "one")
+	c.out("taken after the deletion: the pod lives on", stolen, "tokens")
 }
 
 // A Node that is deleted takes its key with it, and leaves its name to the first who
 // comes with a join token.
-func TestDeletedNodeIsNobody(t *testing.T) {
-	c := startCluster(t)
-	token, ctx := c.token("aaaaaa", time.Hour), t.Context()
-	one := c.join(token, "one")
-	if err := c.admin.CoreV1().Nodes().Delete(ctx, "one", metav1.DeleteOptions{}); err != nil {
+func deletedNodeIsNobody(t *testing.T, c *cluster) {
+	token, ctx := c.token("dddddd", time.Hour), t.Context()
+	one := c.join(token, "deleted")
+	if err := c.admin.CoreV1().Nodes().Delete(ctx, "deleted", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	c.out("deleted", one, "one")
-	if _, err := c.admin.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one"}}, metav1.CreateOptions{}); err != nil {
+	c.out("deleted", one, "deleted")
+	if _, err := c.admin.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "deleted"}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	c.out("made by somebody", one, "one")
-	r, again := c.askFor(token, "again", "one")
+	c.out("made by somebody", one, "deleted")
+	r, again := c.askFor(token, "deleted-again", "deleted")
 	if again == nil {
 		t.Fatalf("with a join token: %+v", r.Status.Conditions)
 	}
-	if _, err := again.CoreV1().Nodes().Get(ctx, "one", metav1.GetOptions{}); err != nil {
+	if _, err := again.CoreV1().Nodes().Get(ctx, "deleted", metav1.GetOptions{}); err != nil {
 		t.Error(err)
 	}
-	c.out("after that", one, "one")
+	c.out("after that", one, "deleted")
 }
 
 // Of many machines that ask for one name at once one gets it, and only that one is
 // believed.
-func TestManyMachinesWantOneName(t *testing.T) {
-	c := startCluster(t)
-	token := c.token("aaaaaa", time.Hour)
+func manyMachinesWantOneName(t *testing.T, c *cluster) {
+	token := c.token("eeeeee", time.Hour)
 	var (
 		wg     sync.WaitGroup
 		issued atomic.Int64
 	)
 	for i := range 8 {
 		wg.Go(func() {
-			r, client := c.askFor(token, fmt.Sprintf("r-%d", i), "one")
+			r, client := c.askFor(token, fmt.Sprintf("r-%d", i), "wanted")
 			if client == nil {
 				if !strings.Contains(r.Status.Conditions[0].Message, "held by the key of another machine") {
 					t.Errorf("refused because %+v", r.Status.Conditions)
@@ -308,31 +318,30 @@ func TestManyMachinesWantOneName(t *testing.T) {
 }
 
 // A node does nothing to its own identity, or to another's, whatever way it takes.
-func TestNodeAndItsIdentity(t *testing.T) {
-	c := startCluster(t)
-	token, ctx := c.token("aaaaaa", time.Hour), t.Context()
-	one := c.join(token, "one")
+func nodeAndItsIdentity(t *testing.T, c *cluster) {
+	token, ctx := c.token("ffffff", time.Hour), t.Context()
+	one := c.join(token, "itself")
 	maps := one.CoreV1().ConfigMaps(nodekeys.Namespace)
 	// Not even through a pod that names the object.
 	if _, err := c.admin.CoreV1().Pods(nodekeys.Namespace).Create(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p"}, Spec: corev1.PodSpec{
-		NodeName: "one", Containers: []corev1.Container{{
-			Name: "c", Image: "none", EnvFrom: []corev1.EnvFromSource{{ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "one"}}}},
+		NodeName: "itself", Containers: []corev1.Container{{
+			Name: "c", Image: "none", EnvFrom: []corev1.EnvFromSource{{ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "itself"}}}},
 		}},
 	}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	_, get := maps.Get(ctx, "one", metav1.GetOptions{})
+	_, get := maps.Get(ctx, "itself", metav1.GetOptions{})
 	_, list := maps.List(ctx, metav1.ListOptions{})
-	_, patch := maps.Patch(ctx, "one", types.MergePatchType, []byte(`{"data":{"record":"{}"}}`), metav1.PatchOptions{})
+	_, patch := maps.Patch(ctx, "itself", types.MergePatchType, []byte(`{"data":{"record":"{}"}}`), metav1.PatchOptions{})
 	_, create := maps.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "two"}}, metav1.CreateOptions{})
 	_, ns := one.CoreV1().Namespaces().Patch(ctx, nodekeys.Namespace, types.MergePatchType, []byte(`{"metadata":{"annotations":null}}`), metav1.PatchOptions{})
-	_, asked := c.admin.CoreV1().ConfigMaps(nodekeys.Namespace).Get(ctx, "one", metav1.GetOptions{})
+	_, asked := c.admin.CoreV1().ConfigMaps(nodekeys.Namespace).Get(ctx, "itself", metav1.GetOptions{})
 	for what, err := range map[string]error{
 		"get": get, "list": list, "patch": patch, "create": create, "patch its namespace": ns,
-		"delete":              maps.Delete(ctx, "one", metav1.DeleteOptions{}),
-		"delete its Node":     one.CoreV1().Nodes().Delete(ctx, "one", metav1.DeleteOptions{}),
-		"delete its request":  one.CertificatesV1().CertificateSigningRequests().Delete(ctx, "first-one", metav1.DeleteOptions{}),
-		"approve its request": approve(t, one, "first-one"),
+		"delete":              maps.Delete(ctx, "itself", metav1.DeleteOptions{}),
+		"delete its Node":     one.CoreV1().Nodes().Delete(ctx, "itself", metav1.DeleteOptions{}),
+		"delete its request":  one.CertificatesV1().CertificateSigningRequests().Delete(ctx, "first-itself", metav1.DeleteOptions{}),
+		"approve its request": approve(t, one, "first-itself"),
 	} {
 		if !apierrors.IsForbidden(err) {
 			t.Errorf("%s: %v", what, err)

@@ -23,7 +23,7 @@ var attacks = []attack{
 	{"S1", "a certificate that is revoked, or of a name that another key holds", "API: 401; sessions: Denied", []string{
 		"e2e:TestThieves", "e2e:TestNodeRevoked", "e2e:TestDeletedNodeStandsBack", "auth/kubeauth:TestKeyHoldsTheName", "auth/nodekeys:TestRevocation",
 		"server:TestRevokedWhileParked", "cmd/hawser:TestRevokedWhileNobodyFollowed", "cmd/hawser:TestRevokedInSSHMode",
-		"controlplane:TestRevokedNode", "controlplane:TestRevokedNodeRequests",
+		"controlplane:TestIdentities",
 	}},
 	{"S1", "a serving certificate for another name", "x509 error before a byte is sent; 500", []string{
 		"controlplane/apiserver/kubelet:TestLogs", "auth:TestNodeIsNoServer", "auth/pki:TestAuthoritiesAreBoundToTheirPurpose", "auth/bootstrap:TestServingCertificate",
@@ -33,7 +33,7 @@ var attacks = []attack{
 	}},
 	{"S1", "a service account's token that has ended, is of a revoked node's pod, or is another issuer's, for another audience, of a removed key", "401", []string{
 		"auth/kubeauth/accounttoken:TestWrongTokens", "auth/kubeauth/accounttoken:TestEndedTokens", "auth/kubeauth/accounttoken:TestRotation",
-		"controlplane:TestRevokedNodeTokens", "controlplane/apiserver:TestAccountTokens", "auth/kubeauth/issuers:TestNobodyOfOurs", "e2e:TestPeople",
+		"controlplane:TestIdentities", "controlplane/apiserver:TestAccountTokens", "auth/kubeauth/issuers:TestNobodyOfOurs", "e2e:TestPeople",
 	}},
 	{"S1", "the secret of a session, shown by another node, twice, or late", "Lost, Replaced; the session stays its owner's", []string{
 		"tunnel/qmux:TestSecrets", "tunnel/qmux:TestFence", "tunnel/qmux:TestJoiningRace", "tunnel/qmux:TestIdentity", "tunnel/qmux:TestAudit",
