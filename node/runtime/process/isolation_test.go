@@ -389,3 +389,26 @@ func TestUnprivilegedAgent(t *testing.T) {
 		})
 	}
 }
+
+// A working directory that is missing is made in the container's own files, or in a volume.
+func TestWorkingDirectoryIsMade(t *testing.T) {
+	withNamespaces(t, func(t *testing.T, iso Isolation) {
+		g := newRig(t, Config{Isolation: iso})
+		volume := t.TempDir()
+		for _, dir := range []string{"/no/such", "/made/for/it/below"} {
+			c := g.container("c"+strings.ReplaceAll(dir, "/", "-"), "pwd; test -d /no/such && exit 7; exit 0")
+			c.WorkingDir, c.Mounts = dir, []runtime.Mount{{HostPath: volume, ContainerPath: "/made/for/it"}}
+			c.Security.ReadOnlyRoot = true
+			id := g.start(c)
+			if st := g.wait(id); st.ExitCode != map[bool]int{true: 7}[dir == "/no/such"] || !strings.Contains(g.log(id), dir+"\n") {
+				t.Errorf("%s: exit code %d, %q", dir, st.ExitCode, g.log(id))
+			}
+		}
+		if _, err := os.Stat("/no/such"); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("made on the machine: %v", err)
+		}
+		if info, err := os.Stat(filepath.Join(volume, "below")); err != nil || !info.IsDir() {
+			t.Errorf("in the volume: %v", err)
+		}
+	})
+}

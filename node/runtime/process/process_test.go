@@ -319,7 +319,7 @@ func TestStartErrors(t *testing.T) {
 			{"no path", func(c *runtime.Container) { c.Argv = []string{"/no/such"} }, 127, `exec: "/no/such": stat /no/such: no such file or directory`},
 			{"directory", func(c *runtime.Container) { c.Argv = []string{"/etc"} }, 126, "is a directory: permission denied"},
 			{"not executable", func(c *runtime.Container) { c.Argv = []string{"/etc/passwd"} }, 126, `exec: "/etc/passwd": permission denied`},
-			{"working directory", func(c *runtime.Container) { c.WorkingDir = "/no/such" }, 128, `working directory "/no/such" does not exist`},
+			{"working directory", func(c *runtime.Container) { c.WorkingDir = "/etc/passwd" }, 128, `working directory "/etc/passwd" is not a directory`},
 			{"log", func(c *runtime.Container) { c.LogPath = "/no/such/dir/log" }, 128, "/no/such/dir"},
 			{"volume", func(c *runtime.Container) {
 				c.Mounts = []runtime.Mount{{HostPath: "/no/such", ContainerPath: "/x"}}
@@ -334,6 +334,7 @@ func TestStartErrors(t *testing.T) {
 				text string
 			}{
 				{"mode", func(c *runtime.Container) { c.Argv = []string{plain} }, 126, "permission denied"},
+				{"no working directory", func(c *runtime.Container) { c.WorkingDir = "/no/such" }, 128, `working directory "/no/such" does not exist`},
 				{"interpreter", func(c *runtime.Container) { c.Argv = []string{bad} }, 127, "no such file or directory"},
 			}...)
 		}

@@ -65,6 +65,9 @@ func (r *rootfs) build() error {
 	if err := r.volumes(); err != nil {
 		return err
 	}
+	if err := r.workingDir(); err != nil {
+		return err
+	}
 	if r.spec.Container.Security.ReadOnlyRoot {
 		return r.freeze(own)
 	}

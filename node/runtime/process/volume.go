@@ -214,6 +214,26 @@ func (r *rootfs) mountPoint(path string, dir bool) (*os.File, error) {
 	return nil, errors.Join(err, target.Close())
 }
 
+// workingDir makes the container's working directory if it is not there, as runc does, but not in
+// the machine's own file system. What else is wrong with it is an error of the command's start.
+func (r *rootfs) workingDir() error {
+	dir := r.spec.Container.WorkingDir
+	if dir == "" || !r.overlay {
+		return nil
+	}
+	at, err := r.inRoot(dir)
+	switch {
+	case err == nil:
+		return at.Close()
+	case !errors.Is(err, fs.ErrNotExist):
+		return nil
+	}
+	if err := r.makePlace(dir, true); err != nil {
+		return fmt.Errorf("make working directory %q: %w", dir, err)
+	}
+	return nil
+}
+
 // inRoot opens path as the container sees it.
 func (r *rootfs) inRoot(path string) (*os.File, error) {
 	l := launch{root: r.path}
