@@ -58,7 +58,8 @@ type Config struct {
 	Dir string
 
 	// Quota is the size in bytes the database may reach before writes are
-	// refused. 0 means 8 GiB.
+	// refused. 0 means 8 GiB. It takes writes again by itself once a fifth of
+	// Quota is free of what is in use: old versions do not count.
 	Quota int64
 
 	// StartTimeout bounds the wait for the member to become ready. 0 means 1 min,
@@ -72,6 +73,7 @@ type Config struct {
 // A Server is one embedded etcd member.
 type Server struct {
 	cfg   Config
+	look  time.Duration // how often it is looked whether the store is full
 	ready chan struct{}
 
 	mu     sync.Mutex
@@ -95,7 +97,7 @@ func New(cfg Config) (*Server, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Server{cfg: cfg, ready: make(chan struct{})}, nil
+	return &Server{cfg: cfg, look: time.Second, ready: make(chan struct{})}, nil
 }
 
 // Ready is closed once the member answers.
@@ -147,6 +149,7 @@ func (s *Server) Run(ctx context.Context) error {
 
 	client := v3client.New(member.Server)
 	defer func() { _ = client.Close() }() // it has no connection that could fail to close
+	defer s.keepRoom(ctx, member.Server)()
 	s.mu.Lock()
 	s.client = client
 	s.mu.Unlock()

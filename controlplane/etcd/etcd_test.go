@@ -30,6 +30,11 @@ func run(t *testing.T, dir string) (c *clientv3.Client, stop func()) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return start(t, s)
+}
+
+func start(t *testing.T, s *Server) (c *clientv3.Client, stop func()) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- s.Run(ctx) }()
