@@ -6,6 +6,7 @@ package e2e
 import (
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -216,6 +217,8 @@ func (s *shelf) late(t *testing.T) {
 func (s *shelf) streams(t *testing.T) {
 	s.begin(t, "tick", "logs", "-f", s.pod, "-c", "talk")
 	s.begin(t, "tick", "attach", s.pod, "-c", "talk")
+	// kubectl ends if the first connection cannot be made.
+	eventually(t, "the port answers on its node", func() error { return echoesAt(t, net.JoinHostPort("127.0.0.1", strconv.Itoa(s.port))) })
 	at := s.forward(t, s.pod, s.port)
 	eventually(t, "the forwarded port answers", func() error { return echoesAt(t, at) })
 }

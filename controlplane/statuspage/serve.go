@@ -99,7 +99,7 @@ type message struct {
 	Audited bool       `json:"audited"`
 	Rows    []shownRow `json:"rows,omitempty"`
 	Gone    []uint64   `json:"gone,omitempty"`  // IDs
-	Live    []int64    `json:"live,omitempty"`  // ID, round trip in microseconds and streams, of each session
+	Live    []int64    `json:"live,omitzero"`   // ID, round trip in microseconds and streams, of each session; nil if that is no news
 	Audit   []line     `json:"audit,omitempty"` // oldest first
 }
 
@@ -126,7 +126,7 @@ type viewer struct {
 // write writes what is new.
 func (v *viewer) write() error {
 	m := v.news()
-	if v.started && !m.Reset && m.decision == v.decision && len(m.Rows)+len(m.Gone)+len(m.Live)+len(m.Audit) == 0 && time.Since(v.wrote) < quiet {
+	if v.started && !m.Reset && m.decision == v.decision && m.Live == nil && len(m.Rows)+len(m.Gone)+len(m.Audit) == 0 && time.Since(v.wrote) < quiet {
 		return nil
 	}
 	v.started, v.decision = true, m.decision
@@ -151,7 +151,10 @@ func (v *viewer) send(m *message) error {
 		return err
 	}
 	v.wrote = time.Now()
-	return v.control.Flush()
+	if err := v.control.Flush(); err != nil {
+		return err
+	}
+	return v.control.SetWriteDeadline(time.Time{}) // HTTP/2 resets a stream at its deadline also if nothing is written
 }
 
 // news is what the viewer has not written yet. It counts as written from now on.

@@ -117,6 +117,60 @@ func TestStream(t *testing.T) {
 	})
 }
 
+// A quiet stream lives as long over HTTP/2.
+func TestStreamOverHTTP2(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, _ := newTestPage()
+		l := &pipes{make(chan net.Conn), make(chan struct{})}
+		protocols := new(http.Protocols)
+		protocols.SetUnencryptedHTTP2(true)
+		s := &http.Server{Handler: p.Handler("/status/"), Protocols: protocols}
+		go s.Serve(l)
+		defer s.Close()
+		c := &http.Transport{Protocols: protocols, DialContext: func(context.Context, string, string) (net.Conn, error) {
+			near, far := net.Pipe()
+			l.conns <- far
+			return near, nil
+		}}
+		defer c.CloseIdleConnections()
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://page/status/fleet", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := c.RoundTrip(req)
+		if err != nil || resp.ProtoMajor != 2 || resp.StatusCode != http.StatusOK {
+			t.Fatal(resp, err)
+		}
+		defer resp.Body.Close()
+		began := time.Now()
+		r := &reader{t: t, lines: bufio.NewReader(resp.Body)}
+		for r.next() != nil {
+		}
+		if d := time.Since(began); d < maxLifetime-time.Second || d > maxLifetime+time.Second {
+			t.Errorf("the request ends after %v", d)
+		}
+	})
+}
+
+// Viewers are told that the last session has ended.
+func TestLastSessionEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, _ := newTestPage()
+		p.set(testNode("a", "", yes))
+		p.take([]Sample{{Node: "a", RTT: time.Millisecond, Streams: 2}})
+		r := serve(t, p).open(t)
+		r.head()
+		if m := r.next(); len(m.Rows) != 1 || m.Rows[0].Streams != 2 {
+			t.Fatalf("%+v", m)
+		}
+		began := time.Now()
+		p.take(nil)
+		if m := r.next(); m.Live == nil || len(m.Live) != 0 || time.Since(began) > 2*time.Second {
+			t.Errorf("after %v it says %+v", time.Since(began), m)
+		}
+	})
+}
+
 // One more than may is refused, and one who does not read makes place.
 func TestViewersAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
