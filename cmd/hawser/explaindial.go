@@ -246,7 +246,10 @@ func tryDial(ctx context.Context, rc *rest.Config, t *dialTarget, d *explain.Dia
 			return "", failed
 		}
 		defer resp.Body.Close()
-		body, _ := io.ReadAll(io.LimitReader(resp.Body, maxAnswer)) // an answer may have no end
+		var body []byte
+		if resp.StatusCode >= http.StatusBadRequest { // else it is the target's, and may have no end
+			body, _ = io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
+		}
 		d.Judge(resp.StatusCode, body, kubelet.DialFailed)
 		return "the API server's proxy answered HTTP " + strconv.Itoa(resp.StatusCode), nil
 	})

@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -78,6 +79,9 @@ func dialAPI(t *testing.T) *httptest.Server {
 			}
 		case strings.HasSuffix(r.URL.Path, ":22/proxy/"):
 			status(w, 500, "dial node-1:22: not one of its ports", metav1.StatusCause{Type: kubelet.DialFailed, Message: tunnel.Denied.String()})
+		case strings.HasSuffix(r.URL.Path, ":99/proxy/"): // a stream
+			_ = http.NewResponseController(w).Flush()
+			<-r.Context().Done()
 		case strings.HasSuffix(r.URL.Path, "/proxy/"):
 			w.WriteHeader(http.StatusTeapot)
 		default:
@@ -95,6 +99,7 @@ func TestExplainDial(t *testing.T) {
 		"node-1:80": {"", "reached: it answered HTTP 418", "node node-1: True (Attached): session 3"},
 		"node-1:22": {"not reached", "policy refuses: dial node-1:22: not one of its ports"},
 		"node-2:80": {"not reached", "object refuses: not found: /api/v1/nodes/node-2"},
+		"node-1:99": {"", "reached: it answered HTTP 200"},
 		"pod/web":   {"", "reached", `Running on node "node-1", address "10.0.0.7"`, "node node-1: True"},
 		"pod/none":  {"not reached", "object refuses: not found"},
 		"svc/web":   {"", "reached", "1 of 2 are ready, on 1 nodes", "node node-1: True"},
@@ -104,7 +109,11 @@ func TestExplainDial(t *testing.T) {
 			t.Fatal(err)
 		}
 		var page bytes.Buffer
+		began := time.Now()
 		clitest.Refused(t, explainDial(t.Context(), &page, rc, target, text, ""), want[0])
+		if d := time.Since(began); d >= dialPatience {
+			t.Errorf("%s: takes %v", text, d)
+		}
 		for _, w := range want[1:] {
 			if !strings.Contains(page.String(), w) {
 				t.Errorf("%s: lacks %q:\n%s", text, w, page.String())
