@@ -89,7 +89,8 @@ type Config struct {
 	// empty means hawser.
 	CgroupParent string
 	// Reserved is not available to containers: memory in bytes, CPU in thousandths of a
-	// core as a weight, and processes.
+	// core as a weight, and processes. The runtime of another data directory may share
+	// CgroupParent: what it keeps stays as it is if this one keeps nothing.
 	Reserved runtime.Resources
 	// LogMaxBytes bounds one file of a container's log, LogMaxFiles the number of
 	// its files; zero means 10 MiB and 5.
@@ -221,7 +222,7 @@ func (r *Runtime) open(ctx context.Context) error {
 	}
 	r.cgroups = cg
 	if cg != nil {
-		if err := cg.reserve(r.cfg.Reserved); err != nil {
+		if err := r.reserve(); err != nil {
 			r.log.Warn("what is reserved for the rest of the machine is not kept from containers", "err", err)
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	goruntime "runtime"
 	"strconv"
 
@@ -16,6 +17,28 @@ import (
 
 	"github.com/hawser-project/hawser/node/runtime"
 )
+
+// reservedName is a file in the data directory: what the parent group is limited to is ours.
+const reservedName = "reserved"
+
+// reserve keeps Config.Reserved from containers, or takes back what this runtime kept before. It
+// leaves the group alone if that was nothing: another agent of the machine may have limited it.
+func (r *Runtime) reserve() error {
+	file := filepath.Join(r.cfg.DataDir, reservedName)
+	if r.cfg.Reserved != (runtime.Resources{}) {
+		if err := os.WriteFile(file, nil, 0o600); err != nil {
+			return err
+		}
+		return r.cgroups.reserve(r.cfg.Reserved)
+	}
+	if _, err := os.Stat(file); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err := r.cgroups.reserve(r.cfg.Reserved); err != nil {
+		return err
+	}
+	return os.Remove(file)
+}
 
 // reserve limits the parent group of all pods to the machine's resources less reserved,
 // as the kubelet does: memory always, processes if any are reserved, CPU by weight.

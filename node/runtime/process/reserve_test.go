@@ -39,8 +39,10 @@ func TestReserved(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	dir := t.TempDir()
 	for _, reserved := range []runtime.Resources{{MemoryBytes: 64 << 20, CPUMilli: 500, PIDs: 1000}, {}} {
-		g := newRig(t, Config{Reserved: reserved})
+		g := newRig(t, Config{DataDir: dir, Reserved: reserved})
+		newRig(t, Config{}).stop() // another agent, which reserves nothing, changes nothing
 		c := g.cgroups
 		shares := (int64(goruntime.NumCPU())*1000 - reserved.CPUMilli) * 1024 / 1000
 		wantPIDs := "max"
