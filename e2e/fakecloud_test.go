@@ -41,7 +41,7 @@ func startFakeCloud(t *testing.T, s cloudtest.State) *fakeCloud {
 	const pods = "--cluster-cidr=10.244.0.0/16"
 	c := &fakeCloud{cluster: startUp(t, "--nodes", "1", "--agent-arg=--cloud-provider=external", "--server-arg=--allocate-node-cidrs", "--server-arg="+pods)}
 	program, socket := filepath.Join(c.dir, "ccm.test"), filepath.Join(c.dir, "cloud.sock")
-	build := exec.CommandContext(t.Context(), "go", "test", "-c", "-trimpath", "-o", program, "../cmd/hawser-ccm")
+	build := exec.CommandContext(t.Context(), "go", "test", "-c", "-vet=off", "-trimpath", "-o", program, "../cmd/hawser-ccm")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0") // its packages are those of the programs
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)

@@ -29,7 +29,8 @@ type Guard struct {
 	limits Limits
 	frames Frames
 	opened int                      // streams in all
-	open   map[uint32]bool          // those that nobody has ended or reset: whether they are for data
+	open   map[uint32]bool          // those that the client may send on: whether they are for data
+	kept   map[uint32]end           // those that the library keeps: which ends have ended them
 	alone  map[string]time.Duration // when a connection got a stream for errors alone, in waited
 	waited time.Duration            // for the client
 
@@ -40,10 +41,20 @@ type Guard struct {
 	answers answers
 }
 
+// An end is a set of ends of a connection. The library keeps a stream until both have ended it, or
+// one has reset it.
+type end uint8
+
+const (
+	byClient end = 1 << iota
+	byServer
+	both = byClient | byServer
+)
+
 // Limits bound the streams of a client; zero is no bound.
 type Limits struct {
 	Streams int // in all
-	Open    int // at a time
+	Open    int // at a time; one that a single end has ended counts
 
 	// Pair is how long after the stream for errors of a forwarded connection that for its data may
 	// follow; zero is no bound, and no order. The library forgets a pair that is late, and never
@@ -57,7 +68,7 @@ type Limits struct {
 // NewGuard makes one that reads from from, from the first frame on.
 func NewGuard(from io.Reader, l Limits) *Guard {
 	return &Guard{
-		from: from, limits: l, open: make(map[uint32]bool), alone: make(map[string]time.Duration),
+		from: from, limits: l, open: make(map[uint32]bool), kept: make(map[uint32]end), alone: make(map[string]time.Duration),
 		answers: answers{due: make(map[uint32]bool), fewer: make(chan struct{}, 1)},
 	}
 }
@@ -111,12 +122,27 @@ func (g *Guard) take(b []byte) error {
 				g.out = AppendData(g.out, id, flags, body)
 			}
 			if flags&FinFlag != 0 {
-				delete(g.open, id)
+				g.ended(id, byClient)
 			}
 		}
 		b = rest
 	}
 	return nil
+}
+
+// ended notes that an end has ended a stream, or both.
+func (g *Guard) ended(id uint32, by end) {
+	if by&byClient != 0 {
+		delete(g.open, id)
+	}
+	before, ok := g.kept[id]
+	if !ok {
+		return
+	}
+	if g.kept[id] = before | by; before|by == both {
+		delete(g.open, id)
+		delete(g.kept, id)
+	}
 }
 
 // check counts the streams.
@@ -129,7 +155,7 @@ func (g *Guard) check(control []byte) error {
 	case *spdy.SynStreamFrame:
 		return g.admit(f)
 	case *spdy.RstStreamFrame:
-		delete(g.open, uint32(f.StreamId))
+		g.ended(uint32(f.StreamId), both)
 	case *spdy.SynReplyFrame, *spdy.HeadersFrame: // no server opens streams, or reads more headers
 		return fmt.Errorf("%w: %T from a client", ErrRefused, frame)
 	}
@@ -140,22 +166,27 @@ func (g *Guard) check(control []byte) error {
 func (g *Guard) admit(f *spdy.SynStreamFrame) error {
 	id, kind := uint32(f.StreamId), f.Headers.Get(typeHeader)
 	g.opened++
-	if f.CFHeader.Flags&spdy.ControlFlagFin == 0 {
-		g.open[id] = kind != errorType
+	g.open[id], g.kept[id] = kind != errorType, 0
+	if f.CFHeader.Flags&spdy.ControlFlagFin != 0 {
+		g.ended(id, byClient)
 	}
-	for _, reset := range g.answers.takeReset() {
-		delete(g.open, reset)
+	for _, over := range g.answers.takeEnds() {
+		g.ended(over.stream, over.by)
 	}
 	if m := g.limits.Streams; m > 0 && g.opened > m {
 		return fmt.Errorf("%w: more than the %d streams of the request", ErrRefused, m)
 	}
-	if m := g.limits.Open; m > 0 && max(len(g.open), len(g.alone)) > m {
+	if m := g.limits.Open; m > 0 && max(len(g.kept), len(g.alone)) > m {
 		return fmt.Errorf("%w: more than %d streams at a time", ErrRefused, m)
 	}
 	if g.limits.Pair > 0 {
 		of := f.Headers.Get(requestHeader)
 		if kind == errorType {
-			g.alone[cmp.Or(of, fmt.Sprint(id))] = g.waited
+			of = cmp.Or(of, fmt.Sprint(id))
+			if _, ok := g.alone[of]; ok {
+				return fmt.Errorf("%w: stream %d is a second one for the same errors", ErrRefused, id)
+			}
+			g.alone[of] = g.waited
 		} else {
 			of = cmp.Or(of, fmt.Sprint(id-2)) // as the library has it
 			since, ok := g.alone[of]
@@ -176,10 +207,16 @@ type answers struct {
 	mu     sync.Mutex // guards the following
 	due    map[uint32]bool
 	frames Frames
-	lost   bool     // what is written makes no sense
-	reset  []uint32 // streams that the server has reset, since they were taken
+	lost   bool    // what is written makes no sense
+	ends   []ended // since they were taken
 
 	fewer chan struct{} // has one after a change
+}
+
+// ended is a stream that the server has ended; by is both if it has reset it.
+type ended struct {
+	stream uint32
+	by     end
 }
 
 func (a *answers) await(stream uint32) {
@@ -196,15 +233,18 @@ func (a *answers) answeredLocked(stream uint32) {
 	}
 }
 
-// written looks for replies and resets.
+// written looks for replies and ends.
 func (a *answers) written(p []byte) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for len(p) > 0 && !a.lost {
-		var control []byte
+		var body, control []byte
 		var err error
-		if _, control, p, err = a.frames.Next(p); err != nil {
+		if body, control, p, err = a.frames.Next(p); err != nil {
 			a.lost = true
+		}
+		if body != nil && a.frames.Flags()&FinFlag != 0 {
+			a.ends = append(a.ends, ended{a.frames.Stream(), byServer})
 		}
 		if len(control) < headerSize+4 {
 			continue
@@ -214,19 +254,21 @@ func (a *answers) written(p []byte) {
 			id := binary.BigEndian.Uint32(control[headerSize:]) & 0x7fffffff
 			a.answeredLocked(id)
 			if kind == spdy.TypeRstStream {
-				a.reset = append(a.reset, id)
+				a.ends = append(a.ends, ended{id, both})
+			} else if control[4]&FinFlag != 0 {
+				a.ends = append(a.ends, ended{id, byServer})
 			}
 		}
 	}
 }
 
-// takeReset returns the streams that the server has reset since the last time.
-func (a *answers) takeReset() []uint32 {
+// takeEnds returns what the server has ended since the last time.
+func (a *answers) takeEnds() []ended {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	reset := a.reset
-	a.reset = nil
-	return reset
+	ends := a.ends
+	a.ends = nil
+	return ends
 }
 
 // wait returns when all have been answered, or that time is over.

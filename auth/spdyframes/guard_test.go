@@ -137,14 +137,6 @@ func TestGuardRefuses(t *testing.T) {
 		}
 	}
 	c := newClient(t)
-	for id := spdy.StreamId(1); id < 20; id += 2 {
-		c.open(id, "data")
-		c.say(id, spdy.DataFlagFin, "x")
-	}
-	if _, err := io.ReadAll(NewGuard(&c.Buffer, Limits{Open: 2})); err != nil {
-		t.Errorf("one stream after the other: %v", err)
-	}
-	c = newClient(t)
 	for id := spdy.StreamId(1); id < 6; id += 2 {
 		c.open(id, "data")
 	}
@@ -180,6 +172,7 @@ func TestGuardPairs(t *testing.T) {
 				c.say(2*id+1, spdy.DataFlagFin, "")
 			}
 		}, false},
+		"errors twice": {func(c *client) { pair(c, 1, "error", "7"); pair(c, 3, "error", "7") }, false},
 	} {
 		c := newClient(t)
 		x.send(c)
@@ -215,6 +208,41 @@ func TestGuardPairs(t *testing.T) {
 type readerFunc func(p []byte) (int, error)
 
 func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
+
+// Streams that only their client has ended count, for the library keeps them.
+func TestGuardCountsHalves(t *testing.T) {
+	for what, end := range map[string]func(server *client, id spdy.StreamId){
+		"nobody": func(*client, spdy.StreamId) {},
+		"reset":  func(s *client, id spdy.StreamId) { s.write(&spdy.RstStreamFrame{StreamId: id, Status: spdy.Cancel}) },
+		"data":   func(s *client, id spdy.StreamId) { s.say(id, spdy.DataFlagFin, "x") },
+		"answer": func(s *client, id spdy.StreamId) {
+			s.write(&spdy.SynReplyFrame{StreamId: id, CFHeader: spdy.ControlFrameHeader{Flags: spdy.ControlFlagFin}})
+		},
+		"answers": func(s *client, id spdy.StreamId) { s.write(&spdy.SynReplyFrame{StreamId: id}) },
+	} {
+		for name, begin := range map[string]func(c *client, id spdy.StreamId){
+			"at once": func(c *client, id spdy.StreamId) {
+				c.write(&spdy.SynStreamFrame{StreamId: id, CFHeader: spdy.ControlFrameHeader{Flags: spdy.ControlFlagFin}})
+			},
+			"later": func(c *client, id spdy.StreamId) { c.open(id, "data"); c.say(id, spdy.DataFlagFin, "") },
+		} {
+			c, server := newClient(t), newClient(t)
+			g := NewGuard(&c.Buffer, Limits{Open: 4})
+			var err error
+			for id := spdy.StreamId(1); id < 100 && err == nil; id += 2 {
+				begin(c, id)
+				for err == nil && c.Len() > 0 {
+					_, err = g.Read(make([]byte, 1<<10))
+				}
+				end(server, id)
+				g.Written(server.Next(server.Len()))
+			}
+			if good := what != "nobody" && what != "answers"; (err == nil) != good {
+				t.Errorf("ended by its client %s, and by the server with %s: %v", name, what, err)
+			}
+		}
+	}
+}
 
 // TestGuardForgets: streams that the server has reset are no streams of the client, though it sends
 // no end of theirs; and what it sends on a stream after its end is left out.

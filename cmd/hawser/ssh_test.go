@@ -125,7 +125,7 @@ func TestSSHNodes(t *testing.T) {
 			if !ok {
 				return
 			}
-			_, err := dial(t.Context(), "tcp", "node-1:10250")
+			_, err := dial(t.Context(), tunnel.Dial{Network: "tcp", Addr: "node-1:10250"})
 			var de *tunnel.DialError
 			if !errors.As(err, &de) || !strings.Contains(err.Error(), tt.want) || strings.Contains(err.Error(), "\n") {
 				t.Errorf("dial: %v", err)
