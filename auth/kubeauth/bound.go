@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 
@@ -18,7 +19,8 @@ import (
 // Bound returns the object that a token of account is bound to, from a cache if it has the
 // object with that uid. An object that is missing there may be new: it is read from the
 // API server, with a rate limit for each account. Secrets are always read, since no cache
-// has them.
+// has them. One that was not found is remembered: its uid does not come back, and ended tokens
+// of an account must not cost its good ones their reads.
 func (o *Objects) Bound(ctx context.Context, account string, r accounttoken.Reference) (metav1.Object, error) {
 	s := o.src.Load()
 	if s == nil {
@@ -27,10 +29,17 @@ func (o *Objects) Bound(ctx context.Context, account string, r accounttoken.Refe
 	if found := s.cached(r); found != nil {
 		return found, nil
 	}
+	if _, gone := o.gone.Get(r); gone {
+		return nil, apierrors.NewNotFound(schema.GroupResource{Resource: r.Kind}, r.Name)
+	}
 	if !o.live.allow(account, 1) {
 		return nil, apierrors.NewTooManyRequests(fmt.Sprintf("tokens of %s are bound to objects that have to be looked up, at most %d a second", account, livePerSecond), 1)
 	}
-	return live(ctx, s.client, r)
+	found, err := live(ctx, s.client, r)
+	if apierrors.IsNotFound(err) || err == nil && found.GetUID() != r.UID {
+		o.gone.Add(r, nil, goneTime)
+	}
+	return found, err
 }
 
 // cached returns the object r if a cache has it with its uid, and else nil.

@@ -5,6 +5,7 @@ package kubeauth
 import (
 	"crypto"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -100,8 +101,23 @@ func TestBound(t *testing.T) {
 func TestBoundIsBounded(t *testing.T) {
 	o, client := objects(t, bindable()...)
 	gone := accounttoken.Reference{Kind: "Pod", Namespace: "ns", Name: "gone", UID: "gone-uid"}
-	var err error
+	other := accounttoken.Reference{Kind: "Secret", Namespace: "ns", Name: "key", UID: "that of another"}
 	for range 3 * liveBurst {
+		_, _ = o.Bound(t.Context(), builderUser, gone)
+		_, _ = o.Bound(t.Context(), builderUser, other)
+	}
+	if n := reads(client); n != 2 {
+		t.Errorf("%d reads of two objects that are gone", n)
+	}
+	if _, err := o.Bound(t.Context(), builderUser, accounttoken.Reference{Kind: "Secret", Namespace: "ns", Name: "key", UID: "key-uid"}); err != nil {
+		t.Errorf("beside ended tokens a good one is refused: %v", err)
+	}
+	if _, err := o.Bound(t.Context(), builderUser, gone); !apierrors.IsNotFound(err) {
+		t.Errorf("one that is gone: %v", err)
+	}
+	var err error
+	for i := range 3 * liveBurst {
+		gone.UID = types.UID(fmt.Sprint(i))
 		_, err = o.Bound(t.Context(), builderUser, gone)
 	}
 	if n := reads(client); n > 2*liveBurst || !apierrors.IsTooManyRequests(err) {

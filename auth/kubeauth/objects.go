@@ -15,6 +15,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	utilcache "k8s.io/apimachinery/pkg/util/cache"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/client-go/informers"
 	coreinformers "k8s.io/client-go/informers/core/v1"
@@ -45,6 +46,13 @@ const (
 
 const byNode = "kubeauth/node"
 
+// So many objects that tokens were bound to and that are gone are remembered, each for so long:
+// their ended tokens cost no more reads.
+const (
+	maxGone  = 4096
+	goneTime = 5 * time.Minute
+)
+
 // errNotReady is the answer of the API while the authorizer has just started.
 var errNotReady error = apierrors.NewTooManyRequests("the authorizer has not read the cluster yet", 1)
 
@@ -60,6 +68,7 @@ type Objects struct {
 	tokens *rate.Limiter
 	live   *limits // by names of nodes, and users of accounts
 	joins  *limits // by users of bootstrap tokens
+	gone   *utilcache.LRUExpireCache // by accounttoken.Reference: what a read has not found
 }
 
 type source struct {
@@ -94,7 +103,7 @@ func storeOf(client kubernetes.Interface) Store {
 // NewObjects returns empty Objects: until Use is called nodes are refused requests that
 // depend on pods, and bootstrap tokens cannot be checked.
 func NewObjects() *Objects {
-	return &Objects{live: newLimits(livePerSecond, liveBurst), joins: newLimits(joinPerSecond, joinBurst), tokens: rate.NewLimiter(tokensPerSecond, tokensBurst)}
+	return &Objects{live: newLimits(livePerSecond, liveBurst), joins: newLimits(joinPerSecond, joinBurst), gone: utilcache.NewLRUExpireCache(maxGone), tokens: rate.NewLimiter(tokensPerSecond, tokensBurst)}
 }
 
 // Use sets client and informers. client must be allowed everything (the API server's own
