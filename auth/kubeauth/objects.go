@@ -66,8 +66,8 @@ func tooMany(who string, most int) error {
 type Objects struct {
 	src    atomic.Pointer[source]
 	tokens *rate.Limiter
-	live   *limits // by names of nodes, and users of accounts
-	joins  *limits // by users of bootstrap tokens
+	live   *limits                   // by names of nodes, and users of accounts
+	joins  *limits                   // by users of bootstrap tokens
 	gone   *utilcache.LRUExpireCache // by accounttoken.Reference: what a read has not found
 }
 

@@ -38,8 +38,8 @@ type AccountKeys struct {
 // AccountKeys returns the keys of Ensure.
 func (p *PKI) AccountKeys() AccountKeys { return p.accounts }
 
-// FollowAccountKeys follows both files. The public half of the signing key is accepted,
-// also if service-account.pub does not have it.
+// FollowAccountKeys follows both files. The public half of a new signing key is written to
+// service-account.pub, and accepted also if that fails, which is logged.
 func (p *PKI) FollowAccountKeys(files *auth.Files) (*auth.File[AccountKeys], error) {
 	return auth.Follow(files, "keys of service account tokens", func(contents [][]byte) (AccountKeys, error) {
 		signer, err := parseKey(contents[0])
@@ -50,7 +50,14 @@ func (p *PKI) FollowAccountKeys(files *auth.Files) (*auth.File[AccountKeys], err
 		if err != nil {
 			return AccountKeys{}, err
 		}
-		return p.accountKeys(signer, public)
+		keys, err := p.accountKeys(signer, public)
+		if err == nil && len(keys.Public) > len(public) {
+			// What this key signs counts also once another one has taken its place.
+			if werr := p.writeAccountKeys(keys.Public); werr != nil {
+				p.cfg.Log.Error("the new key of service account tokens is not in the file of those that count: what it signs ends with it", "file", p.accountsFile(), "err", werr)
+			}
+		}
+		return keys, err
 	}, p.Path(serviceAccount, true), p.accountsFile())
 }
 
@@ -95,6 +102,11 @@ func (p *PKI) ensureAccountKeys() error {
 	if len(public) == len(all) && sameKey(public[0], all[0]) {
 		return nil
 	}
+	return p.writeAccountKeys(all)
+}
+
+// writeAccountKeys writes the file of public keys.
+func (p *PKI) writeAccountKeys(all []crypto.PublicKey) error {
 	var b bytes.Buffer
 	for _, k := range all {
 		der, err := x509.MarshalPKIXPublicKey(k)

@@ -132,13 +132,14 @@ func TestAccountKeysAreFollowed(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		first, key := file.Get(), pkitest.NewKey(t)
+		first, key, next := file.Get(), pkitest.NewKey(t), pkitest.NewKey(t)
 		for _, step := range []struct {
 			data []byte
 			want []crypto.PublicKey
 		}{
 			{[]byte("half"), first.Public},
 			{pkitest.KeyPEM(t, key), []crypto.PublicKey{key.Public(), first.Public[0]}},
+			{pkitest.KeyPEM(t, next), []crypto.PublicKey{next.Public(), key.Public(), first.Public[0]}},
 		} {
 			if err := os.WriteFile(p.Path(serviceAccount, true), step.data, 0o600); err != nil {
 				t.Fatal(err)
@@ -146,5 +147,11 @@ func TestAccountKeysAreFollowed(t *testing.T) {
 			time.Sleep(time.Second) // the bubble's clock
 			checkKeys(t, file.Get(), step.want...)
 		}
+		// A block that is taken out does not come back.
+		if err := os.WriteFile(p.accountsFile(), publicPEM(t, next.Public()), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second) // the bubble's clock
+		checkKeys(t, file.Get(), next.Public())
 	})
 }
