@@ -118,6 +118,12 @@ func (e *timeoutError) Error() string {
 	return fmt.Sprintf("certificate request %s was not approved and signed within %s; approve it with \"kubectl certificate approve %s\" and start again", e.name, e.wait, e.name)
 }
 
+// decided reports whether err is what the cluster says of a request, which another of its servers
+// would say, too.
+func decided(err error) bool {
+	return errors.As(err, new(*DeniedError)) || errors.As(err, new(*timeoutError)) || apierrors.IsInvalid(err)
+}
+
 // final reports whether err is permanent.
 func final(err error) bool {
 	var (

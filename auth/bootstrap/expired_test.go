@@ -199,6 +199,29 @@ func TestExpiredNodeIsDenied(t *testing.T) {
 	}
 }
 
+// A server whose address is another's now, or that does not know the token, keeps no node from
+// the other servers.
+func TestExpiredNodeAsksEachServer(t *testing.T) {
+	ca := newAuthority(t)
+	foreign, forgetful, good := newServer(t, newAuthority(t), nil), newServer(t, ca, nil), newServer(t, ca, nil)
+	forgetful.token = "abcdef.ffffffffffffffff"
+	c := good.config()
+	old := outlived(t, &c, ca)
+	good.heldBy(old)
+	c.Servers = []string{foreign.http.URL, forgetful.http.URL, good.http.URL}
+	id, err := Join(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if data, err := id.rejoin(t.Context(), id.cert.Load()); err != nil || len(data) == 0 {
+		t.Errorf("got %d bytes, %v", len(data), err)
+	}
+	id.cfg.Servers = c.Servers[:2]
+	if _, err := id.rejoin(t.Context(), id.cert.Load()); !errors.As(err, new(*PinError)) || !errors.Is(err, ErrTokenRejected) || strings.Contains(err.Error(), "\n") {
+		t.Errorf("of two that give none: %v", err)
+	}
+}
+
 // An invalid token is reported as the cause, with the remedy.
 func TestExpiredNodeWithSpentToken(t *testing.T) {
 	ca := newAuthority(t)

@@ -7,6 +7,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -59,22 +60,28 @@ func (i *Identity) expires() time.Time { return i.cert.Load().Leaf.NotAfter }
 
 // rejoin gets a certificate as a new machine does, from the first server that gives one, and
 // returns it with its key, PEM encoded. The cluster must be the same one. have is the
-// certificate whose key may go on; nil means that the node needs another key.
+// certificate whose key may go on; nil means that the node needs another key. What is wrong with
+// one server, or with what answers at its address, keeps no node from the others.
 func (i *Identity) rejoin(ctx context.Context, have *tls.Certificate) ([]byte, error) {
 	c := i.cfg
 	c.Pins = nil
 	for _, root := range i.trust.Load().roots {
 		c.Pins = append(c.Pins, PinOf(root))
 	}
-	var last error
+	var all error
 	for _, server := range c.Servers {
 		data, err := c.obtain(ctx, server, have)
 		if err == nil {
 			return data, nil
 		}
-		if last = err; ctx.Err() != nil || final(err) {
+		if all == nil {
+			all = err
+		} else {
+			all = fmt.Errorf("%w; %w", all, err)
+		}
+		if ctx.Err() != nil || decided(err) {
 			break
 		}
 	}
-	return nil, last
+	return nil, all
 }
