@@ -445,7 +445,7 @@ var otherClaims = []claim{
 	},
 	{
 		kind: "request.rate", field: "metadata", verdict: bounded, at: requests,
-		moves: "the store, which requests without end would fill; each node has so many bytes a second", remedy: "come back later", check: on(requestRate),
+		moves: "the store, which requests without end would fill; each node and each join token has so many bytes a second", remedy: "come back later", check: on(requestRate),
 	},
 	{
 		kind: "request.name", field: "metadata.name", verdict: accepted, at: requests,

@@ -245,3 +245,24 @@ func TestReportsAreBounded(t *testing.T) {
 		}
 	}
 }
+
+// TestJoinsAreBounded: who has a join token cannot fill the store with requests, and delays nobody
+// who joins by another.
+func TestJoinsAreBounded(t *testing.T) {
+	plugin := restrict(t, RestrictionConfig{Objects: NewObjects()})
+	request := csrFor(t, "system:node:node-9", "system:nodes", certificatesv1.KubeAPIServerClientKubeletSignerName)
+	request.Annotations = map[string]string{"example.com/x": strings.Repeat("x", requestSize*3/4)}
+	ask := func(who string) error {
+		return plugin.Validate(t.Context(), submission{op: admission.Create, gvr: requestR, obj: request}.attributes(who), nil)
+	}
+	n, err := 0, error(nil)
+	for ; err == nil && n < 100_000; n++ {
+		err = ask("boot")
+	}
+	if after, ok := apierrors.SuggestsClientDelay(err); n < 5000 || !apierrors.IsTooManyRequests(err) || !ok || after < 1 || !strings.Contains(err.Error(), "system:bootstrap:abcdef") {
+		t.Errorf("after %d: %v", n, err)
+	}
+	if err := ask("boot2"); err != nil {
+		t.Errorf("with another token: %v", err)
+	}
+}

@@ -29,6 +29,10 @@ const (
 	eventsBurst       = 4 << 20
 	requestsPerSecond = 64 // one in a quarter of a minute
 	requestsBurst     = 64 << 10
+	// Machines that join by one token make one request each, of less than 2 KiB: fifty thousand at
+	// once, and one in a second or two.
+	joinsPerSecond = 1 << 10
+	joinsBurst     = 64 << 20
 	// The versions of a Node, its Lease, its CSINode and its pods are kept until they are compacted, for
 	// ten minutes at most, which makes 91 MiB and 214 MiB. Kubelets report every ten seconds, and of a
 	// pod when it changes.
@@ -38,12 +42,12 @@ const (
 	podsBurst     = 64 << 20
 )
 
-// stored has the limits of all nodes.
-type stored struct{ events, requests, nodes, pods *limits }
+// stored has the limits of all nodes, and of join tokens.
+type stored struct{ events, requests, joins, nodes, pods *limits }
 
 func newStored() *stored {
 	return &stored{
-		events: newLimits(eventsPerSecond, eventsBurst), requests: newLimits(requestsPerSecond, requestsBurst),
+		events: newLimits(eventsPerSecond, eventsBurst), requests: newLimits(requestsPerSecond, requestsBurst), joins: newLimits(joinsPerSecond, joinsBurst),
 		nodes: newLimits(nodePerSecond, nodeBurst), pods: newLimits(podsPerSecond, podsBurst),
 	}
 }
@@ -56,13 +60,13 @@ type soonError struct {
 
 func (e *soonError) Error() string { return e.text }
 
-// take takes n bytes from a node's limit, or returns a *soonError.
-func (l *limits) take(node, what string, n int) error {
-	if l.allow(node, n) {
+// take takes n bytes from the limit of a node or a user, or returns a *soonError.
+func (l *limits) take(who, what string, n int) error {
+	if l.allow(who, n) {
 		return nil
 	}
 	return &soonError{
-		fmt.Sprintf("node %q writes more %s than %d bytes a second", node, what, int(l.perSecond)),
+		fmt.Sprintf("%q writes more %s than %d bytes a second", who, what, int(l.perSecond)),
 		int(math.Ceil(float64(n) / float64(l.perSecond))),
 	}
 }
@@ -96,9 +100,12 @@ func requestSized(w attempt, now, before *certificatesv1.CertificateSigningReque
 	return atMost(w, "CertificateSigningRequest", requestSize, now, before)
 }
 
-// requestRate is for nodes: machines that join may share a token.
+// requestRate is also for the machines that join by one token, together.
 func requestRate(w attempt, now, _ *certificatesv1.CertificateSigningRequest) error {
 	if w.node == "" {
+		if u := w.a.GetUserInfo(); bootstrapper(u) {
+			return w.stored.joins.take(u.GetName(), "certificate requests", now.Size())
+		}
 		return nil
 	}
 	return w.stored.requests.take(w.node, "certificate requests", now.Size())
