@@ -245,12 +245,12 @@ func (s *sites) anew(t *testing.T, h *history, nodes []*lab.Node) {
 	t.Helper()
 	for i, n := range nodes {
 		back(t, h, n.Name)
-		s.again(t, h, i)
+		s.runAnew(t, h, i)
 	}
 }
 
-// again waits until the pod of the node of that number is gone, and runs it again.
-func (s *sites) again(t *testing.T, h *history, i int) {
+// runAnew waits until the pod of the node of that number is gone, and runs it again.
+func (s *sites) runAnew(t *testing.T, h *history, i int) {
 	t.Helper()
 	s.aliveIs(t, h.lost(t, s.pods[i]), 0)
 	s.hold(t, s.pods[i].Name, s.holding(t, s.nodes[i].Name))
@@ -299,7 +299,7 @@ func (s *sites) testSiteLostAsDocumented(t *testing.T) {
 		back(t, h, n.Name)
 		// An agent that had just come back may have waited longer than its pod was tolerated.
 		if p, err := s.client.CoreV1().Pods("default").Get(t.Context(), s.pods[i].Name, metav1.GetOptions{}); err != nil || p.DeletionTimestamp != nil {
-			s.again(t, h, i)
+			s.runAnew(t, h, i)
 		}
 	}
 	h = s.watch(t)
