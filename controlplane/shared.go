@@ -9,7 +9,6 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/flowcontrol"
 
@@ -62,7 +61,7 @@ func (p *ControlPlane) share() (*shared, error) {
 			if d.Client, err = clientFor(c, e.name); err != nil {
 				return err
 			}
-			if d.Objects, err = metadata.NewForConfig(named(c, e.name)); err != nil {
+			if d.Objects, err = loop.NewObjects(named(c, e.name)); err != nil {
 				return err
 			}
 			d.Custom, err = dynamic.NewForConfig(named(c, e.name))

@@ -97,7 +97,7 @@ func serve(t *testing.T) (kubernetes.Interface, metadata.Interface) {
 	}
 	client, err := kubernetes.NewForConfig(as(pki.ControllerManager))
 	must(err)
-	objects, err := metadata.NewForConfig(as(pki.ControllerManager))
+	objects, err := loop.NewObjects(as(pki.ControllerManager))
 	must(err)
 	c, err := New(loop.Deps{Client: client, Objects: objects, Log: slog.New(slog.NewTextHandler(t.Output(), nil))}, Config{})
 	must(err)
@@ -203,6 +203,12 @@ func TestServer(t *testing.T) {
 		t.Errorf("the owner went at version %d, its dependent at %d", owner, dependent)
 	}
 	await("the node's lease goes", func() bool { return gone(coordinationv1.SchemeGroupVersion.WithResource("leases"), "default", "n") })
+	// An owner whose name would lead to a watch, as a path, is absent.
+	led := []metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: "../../../watch/pods", UID: "nobody"}}
+	if _, err = admin.RbacV1().Roles("default").Create(ctx, &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Name: "led", OwnerReferences: led}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	await("the role whose owner is a path goes", func() bool { return gone(roles, "default", "led") })
 	role, err := admin.RbacV1().Roles("default").Get(ctx, "orphans", metav1.GetOptions{})
 	if err != nil || len(role.OwnerReferences) != 0 {
 		t.Errorf("the orphan: %v, owners %v", err, role.OwnerReferences)
