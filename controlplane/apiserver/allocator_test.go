@@ -28,4 +28,9 @@ func TestAddressesAreAwaited(t *testing.T) {
 	if _, err := a.begin(ctx, many, many.DeepCopy(), false); !apierrors.IsTimeout(err) { // it is stored already
 		t.Errorf("257 node ports as before: %v", err)
 	}
+	plain := many.DeepCopy()
+	plain.Spec.Type = corev1.ServiceTypeClusterIP
+	if _, err := a.begin(ctx, many, plain, false); !apierrors.IsInvalid(err) {
+		t.Errorf("257 ports that get node ports: %v", err)
+	}
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strconv"
 	"time"
 
@@ -22,6 +23,7 @@ import (
 	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
 	"k8s.io/apiserver/pkg/storage"
 	"k8s.io/apiserver/pkg/util/dryrun"
+	netutils "k8s.io/utils/net"
 
 	"github.com/hawser-project/hawser/controlplane/apiserver/kinds"
 )
@@ -117,12 +119,18 @@ func (a *serviceAllocator) begin(ctx context.Context, s, old *corev1.Service, dr
 	if old != nil {
 		kinds.KeepAllocated(s, old)
 		had = holdings(old)
+		if s.UID == "" {
+			s.UID = old.UID // as the library has it, later
+		}
 	}
 	if kinds.HasClusterIP(s) {
 		kinds.ServiceAddresses(s, a.family())
 	}
-	if n := len(s.Spec.Ports); kinds.MayHaveNodePorts(s) && n > maxNodePorts && (old == nil || n > len(old.Spec.Ports)) {
+	if n := len(s.Spec.Ports); kinds.MayHaveNodePorts(s) && n > maxNodePorts && (old == nil || !kinds.MayHaveNodePorts(old) || n > len(old.Spec.Ports)) {
 		errs := field.ErrorList{field.TooMany(field.NewPath("spec", "ports"), n, maxNodePorts)}
+		return nil, apierrors.NewInvalid(corev1.SchemeGroupVersion.WithKind("Service").GroupKind(), s.Name, errs)
+	}
+	if errs := unclaimable(s, old); len(errs) > 0 {
 		return nil, apierrors.NewInvalid(corev1.SchemeGroupVersion.WithKind("Service").GroupKind(), s.Name, errs)
 	}
 	select {
@@ -153,6 +161,29 @@ func (a *serviceAllocator) begin(ctx context.Context, s, old *corev1.Service, dr
 			a.leaving[s.UID] = gone
 		}
 	}, nil
+}
+
+// unclaimable refuses new addresses that nobody would claim: a second one, for a service is of one
+// family here, and one with leading zeros, by which old clients write another's.
+func unclaimable(s, old *corev1.Service) field.ErrorList {
+	if old != nil && s.Spec.ClusterIP == old.Spec.ClusterIP && slices.Equal(s.Spec.ClusterIPs, old.Spec.ClusterIPs) {
+		return nil
+	}
+	var errs field.ErrorList
+	path := field.NewPath("spec", "clusterIPs")
+	if len(s.Spec.ClusterIPs) > 1 {
+		errs = append(errs, field.Invalid(path, s.Spec.ClusterIPs, "may hold one value: the cluster has one family of addresses"))
+	}
+	all := s.Spec.ClusterIPs
+	if len(all) == 0 {
+		all = []string{s.Spec.ClusterIP}
+	}
+	for i, text := range all {
+		if _, err := netip.ParseAddr(text); err != nil && netutils.ParseIPSloppy(text) != nil {
+			errs = append(errs, field.Invalid(path.Index(i), text, "must not have leading zeros"))
+		}
+	}
+	return errs
 }
 
 // A taking is what one write takes for a service, beyond what it had.

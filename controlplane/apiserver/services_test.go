@@ -55,9 +55,19 @@ func TestServiceAddresses(t *testing.T) {
 	if !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "provided port is already allocated") {
 		t.Errorf("a taken port: %v", err)
 	}
-	// An update that leaves out what was given keeps it.
+	// Another's address in another way.
+	four := ip.As4()
+	for what, addrs := range map[string][]string{
+		"with a zero in front": {fmt.Sprintf("%d.%d.%d.0%d", four[0], four[1], four[2], four[3])},
+		"as a second one":      {ip.Next().Next().Next().String(), ip.String()},
+	} {
+		if _, err := make("thief", func(s *corev1.ServiceSpec) { s.ClusterIP, s.ClusterIPs = addrs[0], addrs }); !apierrors.IsInvalid(err) {
+			t.Errorf("a taken address %s, %v: %v", what, addrs, err)
+		}
+	}
+	// An update that leaves out what was given, or who it is, keeps it.
 	update := b.DeepCopy()
-	update.Spec.ClusterIP, update.Spec.ClusterIPs, update.Spec.Ports[0].NodePort = "", nil, 0
+	update.Spec.ClusterIP, update.Spec.ClusterIPs, update.Spec.Ports[0].NodePort, update.UID = "", nil, 0, ""
 	update = must(services.Update(ctx, update, metav1.UpdateOptions{}))(t)
 	if update.Spec.ClusterIP != b.Spec.ClusterIP || update.Spec.Ports[0].NodePort != port {
 		t.Errorf("after update: %+v", update.Spec)
