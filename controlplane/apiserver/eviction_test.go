@@ -121,6 +121,11 @@ func TestEvictionMarks(t *testing.T) {
 	if err := pods.EvictV1(ctx, e); !apierrors.IsConflict(err) || target() != nil {
 		t.Errorf("another version: %v, condition %+v", err, target())
 	}
+	must(pods.Create(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "pending"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}}}, metav1.CreateOptions{}))(t)
+	early := &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: "pending", Namespace: ns}, DeleteOptions: e.DeleteOptions}
+	if err := pods.EvictV1(ctx, early); !apierrors.IsConflict(err) {
+		t.Errorf("another version of a pod that is pending: %v", err)
+	}
 	e.DeleteOptions = &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{ResourceVersion: ptr.To(must(pods.Get(ctx, "slow", metav1.GetOptions{}))(t).ResourceVersion)}}
 	if err := pods.EvictV1(ctx, e); err != nil {
 		t.Fatalf("this version: %v", err)

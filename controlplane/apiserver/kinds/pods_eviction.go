@@ -164,7 +164,7 @@ func (r *evictionREST) afford(ctx context.Context, p *corev1.Pod, o *metav1.Dele
 	}
 	if p.Status.Phase == corev1.PodPending {
 		// It serves nobody, unless it has begun to in between.
-		o.Preconditions.ResourceVersion = &p.ResourceVersion
+		pin(o, p)
 		return nil
 	}
 	budget, err := r.budgetOf(ctx, p)
@@ -173,10 +173,17 @@ func (r *evictionREST) afford(ctx context.Context, p *corev1.Pod, o *metav1.Dele
 		return err
 	case freeByHealth(budget, p):
 		// The pod may not have become healthy in between.
-		o.Preconditions.ResourceVersion = &p.ResourceVersion
+		pin(o, p)
 		return nil
 	}
 	return r.charge(ctx, budget.Name, p.Name, dryrun.IsDryRun(o.DryRun))
+}
+
+// pin makes o of this version of p, unless its client has named one, which may be older.
+func pin(o *metav1.DeleteOptions, p *corev1.Pod) {
+	if o.Preconditions.ResourceVersion == nil {
+		o.Preconditions.ResourceVersion = &p.ResourceVersion
+	}
 }
 
 // freeByHealth tells whether b lets p go because p does not serve anyway.
