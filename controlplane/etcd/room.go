@@ -71,14 +71,17 @@ func (s *Server) makeRoom(ctx context.Context, m *etcdserver.EtcdServer, told ti
 	// What is removed counts as free after one more commit, and nothing writes any more.
 	m.Backend().ForceCommit()
 	used := m.Backend().SizeInUse()
-	if used > s.cfg.Quota-s.cfg.Quota/5 {
-		if time.Since(told) >= fullEvery {
-			told = time.Now()
-			s.cfg.Log.Error("the store is full and refuses writes: old versions are being removed; if this is not enough, delete objects until a fifth is free", "used", used, "quota", s.cfg.Quota)
+	tell := func(text string, args ...any) time.Time {
+		if time.Since(told) < fullEvery {
+			return told
 		}
+		s.cfg.Log.Error(text, append(args, "used", used, "quota", s.cfg.Quota)...)
+		return time.Now()
+	}
+	if used > s.cfg.Quota-s.cfg.Quota/5 {
 		// It fails if there are no old versions.
 		_, _ = m.Compact(ctx, &etcdserverpb.CompactionRequest{Revision: m.KV().Rev()})
-		return told
+		return tell("the store is full and refuses writes: old versions are being removed; if this is not enough, delete objects until a fifth is free")
 	}
 	err := m.Defragment()
 	if err == nil {
@@ -87,8 +90,7 @@ func (s *Server) makeRoom(ctx context.Context, m *etcdserver.EtcdServer, told ti
 		})
 	}
 	if err != nil {
-		s.cfg.Log.Error("the store is full, and making room has failed", "err", err)
-		return time.Now()
+		return tell("the store is full, and making room has failed; it is tried again", "err", err)
 	}
 	s.cfg.Log.Info("the store was full, and takes writes again", "used", used, "quota", s.cfg.Quota)
 	return time.Time{}

@@ -222,8 +222,8 @@ func gracePeriod(pod *corev1.Pod) time.Duration {
 }
 
 // initialized reports whether main containers may run: one was tried already since the
-// machine booted, as far as the runtime or this run of the agent knows, or every init container has succeeded since. If none is to run again, one
-// that was tried earlier is enough.
+// machine booted, as the runtime or this run of the agent knows, or every init container has
+// succeeded since. If none is to run again, one that was tried earlier is enough.
 func (s *situation) initialized() bool {
 	done, tried, wanted := true, false, false
 	for i := range s.facts {
