@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"time"
 
@@ -23,8 +24,20 @@ const probeArg = "probe"
 // selfExe is this program, also after its file was replaced or removed.
 const selfExe = "/proc/self/exe"
 
-// probeIsolation finds the strongest isolation that works, or checks the configured
-// one.
+// errNotHad is why a machine has no isolation of a kind, now and later.
+var errNotHad = errors.New("the machine does not let this process have it")
+
+// notHadCode is the exit code of a probe that has failed so.
+const notHadCode = 3
+
+// notHad reports whether err says that, and not that something is short for now.
+func notHad(err error) bool {
+	return slices.ContainsFunc([]error{unix.EPERM, unix.EACCES, unix.ENOSYS, unix.EINVAL, unix.ENODEV}, func(no error) bool { return errors.Is(err, no) })
+}
+
+// probeIsolation finds the strongest isolation that the machine lets this process have, or checks
+// the configured one. It fails if that cannot be told for now: containers must not run without
+// isolation for that.
 func probeIsolation(ctx context.Context, c Config) (Isolation, error) {
 	if c.Isolation == None {
 		return None, nil
@@ -40,6 +53,9 @@ func probeIsolation(ctx context.Context, c Config) (Isolation, error) {
 		if err == nil {
 			return iso, nil
 		}
+		if !errors.Is(err, errNotHad) {
+			return "", fmt.Errorf("isolation %s: %w", iso, err)
+		}
 		c.Log.Debug("isolation cannot be had", "isolation", string(iso), "err", err)
 	}
 	return None, nil
@@ -48,18 +64,21 @@ func probeIsolation(ctx context.Context, c Config) (Isolation, error) {
 func probe(ctx context.Context, c Config, iso Isolation) error {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
-	dir, err := os.MkdirTemp(c.DataDir, "probe-")
-	if err != nil {
-		return err
-	}
-	defer func() { _ = os.RemoveAll(dir) }()
 	cmd := exec.CommandContext(ctx, selfExe)
-	cmd.Args = []string{shimName, probeArg, dir}
+	cmd.Args = []string{shimName, probeArg, c.DataDir}
 	cmd.Env = []string{}
 	cmd.SysProcAttr = shimAttributes(iso, 0, 0, runtime.Security{})
 	out, err := cmd.CombinedOutput()
-	if len(out) > 0 {
+	exit, ended := errors.AsType[*exec.ExitError](err)
+	switch {
+	case err == nil:
+		return nil
+	case ended && exit.ExitCode() == notHadCode:
+		return fmt.Errorf("%w: %s", errNotHad, out[:min(len(out), 512)])
+	case ended && len(out) > 0:
 		return errors.New(string(out[:min(len(out), 512)]))
+	case notHad(err), iso == UserNamespace && errors.Is(err, unix.ENOSPC): // user.max_user_namespaces is 0
+		return fmt.Errorf("%w: %w", errNotHad, err)
 	}
 	return err
 }
@@ -74,9 +93,13 @@ func probeMain(args []string) int {
 		return 0
 	}
 	fmt.Fprint(os.Stderr, err)
+	if notHad(err) {
+		return notHadCode
+	}
 	return 1
 }
 
+// probeMounts mounts over dir, where nothing need be free.
 func probeMounts(dir string) error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
 		return fmt.Errorf("make mounts private: %w", err)

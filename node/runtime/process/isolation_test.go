@@ -2,6 +2,7 @@ package process
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -411,4 +412,36 @@ func TestWorkingDirectoryIsMade(t *testing.T) {
 			t.Errorf("in the volume: %v", err)
 		}
 	})
+}
+
+// A disk without room for a file is no reason to run containers without isolation.
+func TestIsolationOnFullDisk(t *testing.T) {
+	if os.Geteuid() != 0 || probe(t.Context(), Config{DataDir: t.TempDir()}, Namespaces) != nil {
+		t.Skip("SKIPPED: needs root, with namespaces")
+	}
+	dir := t.TempDir()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "nr_inodes=1"); err != nil { // which the root has
+		t.Skip("SKIPPED: no small disk can be mounted: ", err)
+	}
+	defer func() { _ = unix.Unmount(dir, unix.MNT_DETACH) }()
+	if iso, err := probeIsolation(t.Context(), Config{Isolation: Auto, DataDir: dir, Log: testLog(t)}); iso != Namespaces || err != nil {
+		t.Errorf("got %q, %v", iso, err)
+	}
+}
+
+// What is short for now is told from what a machine does not have.
+func TestIsolationIsShort(t *testing.T) {
+	for err, want := range map[error]bool{
+		unix.EPERM: true, unix.ENOSYS: true, unix.EINVAL: true,
+		unix.EAGAIN: false, unix.ENOMEM: false, unix.EMFILE: false, unix.ENOSPC: false,
+	} {
+		if notHad(fmt.Errorf("mount: %w", err)) != want {
+			t.Errorf("%v", err)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel() // it cannot be tried
+	if iso, err := probeIsolation(ctx, Config{Isolation: Auto, DataDir: t.TempDir(), Log: testLog(t)}); err == nil {
+		t.Errorf("containers would have %q", iso)
+	}
 }

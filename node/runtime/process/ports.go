@@ -86,7 +86,9 @@ func (r *Runtime) shimsOf(ctx context.Context, id runtime.PodID) ([]int, error) 
 		if c.spec.Container.Pod == id && !c.isOver() {
 			known = true
 			c.mu.Lock()
-			shims = append(shims, c.record.ShimPID)
+			if pid := c.record.ShimPID; pid > 1 { // not known of one that a later version has made
+				shims = append(shims, pid)
+			}
 			c.mu.Unlock()
 		}
 	}

@@ -390,3 +390,16 @@ func FuzzListeners(f *testing.F) {
 		}
 	})
 }
+
+// A container whose shim is not known, as of a later version, has no processes that are known: not
+// all of the machine's.
+func TestUnknownShim(t *testing.T) {
+	r := &Runtime{ready: make(chan struct{}), done: make(chan struct{}), containers: map[string]*container{}}
+	close(r.ready)
+	for id, pid := range map[string]int{"held": 0, "c": 4711} {
+		r.containers[id] = newContainer(&spec{ID: id, Container: runtime.Container{Pod: testPod}}, record{State: runtime.Running, ShimPID: pid})
+	}
+	if shims, err := r.shimsOf(t.Context(), testPod); err != nil || !slices.Equal(shims, []int{4711}) {
+		t.Errorf("%v, %v", shims, err)
+	}
+}
