@@ -3,6 +3,7 @@ package pods
 // Tests of agents that restart, go offline, or whose runtime has lost containers.
 
 import (
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
@@ -221,6 +222,31 @@ func TestLostContainers(t *testing.T) {
 		w.wantState("b", "main", "Terminated ContainerStatusUnknown 137")
 	})
 }
+
+// A pod that left the API at once, while none of its containers ran, is not run again by an agent
+// that starts without a server, also if the removal of what it had was not finished.
+func TestGoneWhileQuiet(t *testing.T) {
+	inWorld(t, exits(time.Second, map[string]int{"main": 1}), func(w *world) {
+		w.cfg.Runtime = stuck{w.rt}
+		w.create(newPod("a", nil))
+		advance(2 * time.Minute) // it waits to be started once more
+		w.restart()
+		advance(5 * time.Second)
+		w.remove("a", -1)
+		advance(time.Second)
+		w.stop()
+		before := w.rt.Calls()
+		w.setOffline(true)
+		w.start()
+		advance(10 * time.Minute)
+		w.wantCalls(before...)
+	})
+}
+
+// stuck is a runtime that removes no container.
+type stuck struct{ *memory.Runtime }
+
+func (stuck) Remove(context.Context, string) error { return errors.New("busy") }
 
 // Pods whose volumes are gone with their containers begin with their init containers again.
 func TestLostInitContainers(t *testing.T) {

@@ -362,13 +362,10 @@ func (w *worker) report(s situation, in intent) {
 	if turned && w.static {
 		w.r.wakeMirrors() // the status of an ended pod does not change to running
 	}
+	w.save(pod) // one that is gone would run again after a restart without a server, also if it is quiet
 	if w.gone {
-		if !s.quiet() {
-			w.save(pod) // else it would run again after a restart without a server
-		}
 		return
 	}
-	w.save(pod)
 	if w.apiKnown && !apiequality.Semantic.DeepEqual(&w.api, &pod.Status) {
 		w.write(s.now, pod)
 	}
