@@ -47,7 +47,7 @@ func stopContainers(data string) error {
 	if _, err := os.Stat(data); err != nil {
 		return nil
 	}
-	rt, err := process.New(process.Config{DataDir: data})
+	rt, err := process.New(process.Config{DataDir: data, Isolation: process.None}) // it starts nothing
 	if err != nil {
 		return err
 	}
