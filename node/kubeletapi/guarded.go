@@ -129,7 +129,8 @@ func (s *Server) tellFull(err error) {
 	s.sparse.Do(func() { s.log.Warn("a connection is not forwarded to a pod", "err", err) })
 }
 
-// forwardStreams are two for each connection, and one that is refused.
+// forwardStreams are two for each connection, and as many for those that are being refused: a
+// client may open some hundreds at once, and has the others kept.
 func (s *Server) forwardStreams(string) spdyframes.Limits {
-	return spdyframes.Limits{Open: 2*maxForwarded + 2, Pair: s.cfg.StreamCreationTimeout}
+	return spdyframes.Limits{Open: 4 * maxForwarded, Pair: s.cfg.StreamCreationTimeout}
 }

@@ -177,6 +177,19 @@ func TestForwardTooMany(t *testing.T) {
 	if b, _ := io.ReadAll(errs); len(b) > 0 {
 		t.Errorf("one more: error %q", b)
 	}
+	// Many more at once end likewise, and those that are there go on.
+	more := make([]httpstream.Stream, maxForwarded)
+	for i := range more {
+		_, more[i] = pair(2*maxForwarded + i)
+	}
+	for i, data := range more {
+		if b, _ := io.ReadAll(data); len(b) > 0 {
+			t.Errorf("%d more: %q", i, b)
+		}
+	}
+	if _, err := io.ReadFull(all[1], writing(t, all[1], "y")); err != nil {
+		t.Errorf("beside them: %v", err)
+	}
 	if err := all[0].Close(); err != nil {
 		t.Fatal(err)
 	}
