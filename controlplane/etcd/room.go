@@ -28,32 +28,28 @@ const (
 // Objects can still be deleted, if they have no finalizers.
 func (s *Server) keepRoom(ctx context.Context, m *etcdserver.EtcdServer) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
-	looks, ended := make(chan struct{}, firstLooks), make(chan struct{})
-	go func() {
-		defer close(ended)
-		tick := time.NewTicker(s.look)
-		defer tick.Stop()
-		var told time.Time
-		for ctx.Err() == nil {
-			if full(m) {
-				told = s.makeRoom(ctx, m, told)
-			}
-			select {
-			case looks <- struct{}{}:
-			default:
-			}
-			select {
-			case <-tick.C:
-			case <-ctx.Done():
-			}
+	tick := time.NewTicker(s.look)
+	var told time.Time
+	next := func() {
+		if full(m) {
+			told = s.makeRoom(ctx, m, told)
 		}
-	}()
-	for n := 0; n < firstLooks && full(m) && ctx.Err() == nil; n++ {
 		select {
-		case <-looks:
+		case <-tick.C:
 		case <-ctx.Done():
 		}
 	}
+	for n := 0; n < firstLooks && full(m) && ctx.Err() == nil; n++ {
+		next()
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		defer tick.Stop()
+		for ctx.Err() == nil {
+			next()
+		}
+	}()
 	return func() {
 		cancel()
 		<-ended

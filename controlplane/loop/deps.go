@@ -21,7 +21,7 @@ import (
 // that starts nothing. The caller owns all that is in a Deps, and runs and stops Informers.
 type Deps struct {
 	Client    kubernetes.Interface // required
-	Objects   metadata.Interface   // objects of any kind; required by those who say so
+	Objects   metadata.Interface   // objects of any kind, of NewObjects; required by those who say so
 	Custom    dynamic.Interface    // custom resources, for their scale; nil means that there are none
 	Informers informers.SharedInformerFactory
 	Events    record.EventRecorder  // nil means none

@@ -86,34 +86,36 @@ func TestDialTimeoutIsTold(t *testing.T) {
 	})
 }
 
-// A target that sends 10 MiB and closes before a byte was read loses no data.
-func TestTargetClosesFirst(t *testing.T) {
+// allArrives has a target send 10 MiB and close, and then its client read and close.
+func allArrives(t *testing.T, conn net.Conn, far *memnet.Conn) {
+	t.Helper()
 	sent := make([]byte, 10<<20)
 	_, _ = rand.NewChaCha8([32]byte{}).Read(sent)
+	gone := make(chan error, 1)
+	go func() {
+		_, err := far.Write(sent)
+		gone <- errors.Join(err, far.Close())
+	}()
+	synctest.Wait()
+	got, err := io.ReadAll(conn)
+	if err != nil || !bytes.Equal(got, sent) {
+		t.Errorf("%d bytes, %v", len(got), err)
+	}
+	if err := <-gone; err != nil {
+		t.Error(err)
+	}
+	_ = conn.Close()
+}
+
+// A target that sends 10 MiB and closes before a byte was read loses no data.
+func TestTargetClosesFirst(t *testing.T) {
 	onFront(t, Config{}, func(t *testing.T, h *harness) {
-		conn := h.mustDial()
-		far := h.target()
-		gone := make(chan error, 1)
-		go func() {
-			_, err := far.Write(sent)
-			gone <- errors.Join(err, far.Close())
-		}()
-		synctest.Wait()
-		got, err := io.ReadAll(conn)
-		if err != nil || !bytes.Equal(got, sent) {
-			t.Errorf("%d bytes, %v", len(got), err)
-		}
-		if err := <-gone; err != nil {
-			t.Error(err)
-		}
-		_ = conn.Close()
+		allArrives(t, h.mustDial(), h.target())
 	})
 }
 
 // All that a target sends arrives, also if it reads no more of what its client still writes.
 func TestTargetReadsNoMore(t *testing.T) {
-	sent := make([]byte, 1<<20)
-	_, _ = rand.NewChaCha8([32]byte{}).Read(sent)
 	onFront(t, Config{}, func(t *testing.T, h *harness) {
 		conn := h.mustDial()
 		far := h.target()
@@ -124,19 +126,7 @@ func TestTargetReadsNoMore(t *testing.T) {
 			}
 			synctest.Wait() // it has been refused
 		}
-		gone := make(chan error, 1)
-		go func() {
-			_, err := far.Write(sent)
-			gone <- errors.Join(err, far.Close())
-		}()
-		got, err := io.ReadAll(conn)
-		if err != nil || !bytes.Equal(got, sent) {
-			t.Errorf("%d bytes, %v", len(got), err)
-		}
-		if err := <-gone; err != nil {
-			t.Error(err)
-		}
-		_ = conn.Close()
+		allArrives(t, conn, far)
 	})
 }
 
