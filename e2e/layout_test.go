@@ -381,6 +381,9 @@ func TestForbiddenCalls(t *testing.T) {
 				if ok && x.Name == "time" && f.Sel.Name == "Sleep" && s.isTest() && !slices.Contains(s.imports(), "testing/synctest") {
 					t.Errorf("%s sleeps: wait for an event, or use synctest, where sleeping costs nothing", s.path)
 				}
+				if ok && x.Name == "metadata" && f.Sel.Name == "NewForConfig" && !s.isTest() && s.path != "controlplane/loop/objects.go" {
+					t.Errorf("%s joins names into paths: want loop.NewObjects", s.path)
+				}
 			}
 			return true
 		})
