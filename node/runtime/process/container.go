@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -149,6 +150,11 @@ func (r *Runtime) start(ctx context.Context, s *spec) (string, error) {
 			return "", fmt.Errorf("make cgroup: %w", err)
 		}
 	}
+	if s.Isolation != None {
+		if err := r.findRemote(ctx, s); err != nil {
+			return "", err
+		}
+	}
 	if err := writeJSON(filepath.Join(s.Dir, specName), s); err != nil {
 		return "", err
 	}
@@ -160,7 +166,7 @@ func (r *Runtime) start(ctx context.Context, s *spec) (string, error) {
 	if err != nil {
 		_ = conn.Close()
 		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
+		r.join(cmd)
 		s.killStarted()
 		return "", err
 	}
@@ -175,6 +181,22 @@ func (r *Runtime) start(ctx context.Context, s *spec) (string, error) {
 	}
 	r.changed(s.Container.Pod)
 	return s.ID, nil
+}
+
+// findRemote sets which remote file systems of the machine the container sees.
+func (r *Runtime) findRemote(ctx context.Context, s *spec) error {
+	points, err := remotePoints(slices.Concat(s.Hide, notOverlaid))
+	if err != nil {
+		return err
+	}
+	s.Remote = r.looks.answering(ctx, points)
+	for _, p := range points {
+		if !slices.Contains(s.Remote, p) {
+			r.log.Warn("the container is without a file system that does not answer", "pod", s.Container.Pod.NamespacedName,
+				"container", s.Container.Name, "mount", p)
+		}
+	}
+	return nil
 }
 
 // startShim starts the shim of a container and returns a connection to it.
@@ -297,8 +319,8 @@ func (r *Runtime) follow(c *container, conn *conn, cmd *exec.Cmd) {
 		}
 	}
 	// The shim closed the connection: it has ended.
-	if cmd != nil {
-		_ = cmd.Wait()
+	if cmd != nil && !r.join(cmd) {
+		return
 	}
 	if !c.isOver() {
 		r.end(c, lost(c.spec))
@@ -306,6 +328,29 @@ func (r *Runtime) follow(c *container, conn *conn, cmd *exec.Cmd) {
 	c.spec.Cgroup.remove()
 	r.dropPodGroup(c.spec.Container.Pod)
 	close(c.gone)
+}
+
+// join waits for the end of a shim. It returns false if Run is to return and the shim does not end:
+// a process of its container waits for a file system that does not answer, and cannot be killed.
+func (r *Runtime) join(shim *exec.Cmd) bool {
+	ended := make(chan struct{})
+	go func() { // ends with its process
+		_ = shim.Wait()
+		close(ended)
+	}()
+	select {
+	case <-ended:
+		return true
+	case <-r.done:
+	}
+	linger := time.NewTimer(shimLinger)
+	defer linger.Stop()
+	select {
+	case <-ended:
+		return true
+	case <-linger.C:
+		return false
+	}
 }
 
 func (r *Runtime) isDone() bool {

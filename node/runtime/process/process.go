@@ -110,6 +110,8 @@ type Runtime struct {
 
 	clientTurns turns // likewise, for DialPod and DialPodAt
 
+	looks *looks
+
 	// Written before ready is closed, and not changed after.
 	isolation Isolation
 	cgroups   *cgroups // nil when none can be written
@@ -167,6 +169,7 @@ func New(c Config) (*Runtime, error) {
 		ready:       make(chan struct{}),
 		turns:       make(turns, maxTurns),
 		clientTurns: make(turns, maxTurns),
+		looks:       newLooks(askProcess),
 		done:        make(chan struct{}),
 		containers:  make(map[string]*container),
 		sandboxes:   make(map[string]*sandbox),

@@ -225,33 +225,25 @@ func (r *rootfs) hasRoot() bool {
 }
 
 // mountPoints lists the mount points of file systems with files below /, parents first. It leaves out
-// remote ones that do not answer: one server that is away would keep all containers from starting.
+// remote ones that did not answer: one server that is away would keep all containers from starting.
 func (r *rootfs) mountPoints() ([]string, error) {
 	ms, err := mountinfo.GetMounts(nil)
 	if err != nil {
 		return nil, err
 	}
-	var points, away []string
+	var points []string
 	for _, m := range ms {
-		if m.Mountpoint == "/" || slices.Contains(pseudo, m.FSType) || len(points)+len(away) == maxMounts {
+		if m.Mountpoint == "/" || slices.Contains(pseudo, m.FSType) || len(points) == maxMounts {
+			continue
+		}
+		if remote(m.FSType) && !slices.Contains(r.spec.Remote, m.Mountpoint) {
 			continue
 		}
 		if slices.ContainsFunc(slices.Concat(r.spec.Hide, notOverlaid), func(d string) bool { return under(m.Mountpoint, d) }) {
 			continue
 		}
-		if remote(m.FSType) {
-			away = append(away, m.Mountpoint)
-		} else {
-			points = append(points, m.Mountpoint)
-		}
+		points = append(points, m.Mountpoint)
 	}
-	here := answering(away, answerTime, os.Stat)
-	for _, p := range away {
-		if !slices.Contains(here, p) {
-			fmt.Fprintln(os.Stderr, "hawser-shim: the container is without "+p+", which does not answer")
-		}
-	}
-	points = append(points, here...)
 	slices.Sort(points)
 	return slices.Compact(points), nil
 }

@@ -48,8 +48,11 @@ func ShimMain() {
 		return
 	}
 	// Exit at once: there is nothing to flush, and the agent waits.
-	if os.Args[1] == probeArg {
+	switch os.Args[1] {
+	case probeArg:
 		unix.Exit(probeMain(os.Args[2:]))
+	case lookArg:
+		unix.Exit(lookMain(os.Args[2:]))
 	}
 	// There is one shim for each container: memory matters, speed does not.
 	debug.SetGCPercent(25)

@@ -65,6 +65,7 @@ type spec struct {
 	Hostname  string            `json:"hostname,omitempty"`
 	Isolation Isolation         `json:"isolation"`
 	Hide      []string          `json:"hide,omitempty"`
+	Remote    []string          `json:"remote,omitempty"` // mount points of the remote file systems that answer
 	Cgroup    cgroupDirs        `json:"cgroup"`
 	LogBytes  int64             `json:"logBytes,omitempty"`
 	LogFiles  int               `json:"logFiles,omitempty"`
