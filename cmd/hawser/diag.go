@@ -207,7 +207,7 @@ func (b *bundle) explain(ctx context.Context, rc *rest.Config) (broken []string,
 	bounded, cancel := context.WithTimeout(ctx, diagWait)
 	defer cancel()
 	var text bytes.Buffer
-	sick = explainFleet(bounded, &text, rc, explain.DefaultGrace, "json")
+	sick = explainFleet(bounded, &text, rc, explainFlags{grace: explain.DefaultGrace, output: "json", notes: io.Discard})
 	if errors.Is(ctx.Err(), context.Canceled) {
 		return nil, nil, context.Cause(ctx)
 	}

@@ -15,21 +15,25 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/pager"
 
 	"github.com/hawser-project/hawser/auth/nodekeys"
 	"github.com/hawser-project/hawser/cmd/internal/explain"
 )
 
 const (
-	// explainEvents and explainPods bound what is read about a node.
+	// explainEvents is how many events about a node are kept, the latest of the control plane and of others.
 	explainEvents = 500
-	explainPods   = 1000
+	// explainSlices is how many of a Service's EndpointSlices are read.
+	explainSlices = 1000
 	// skewIgnored is how far this machine's clock may be off the server's before
 	// the server's is used: its word for the time is a whole second.
 	skewIgnored = 2 * time.Second
@@ -50,7 +54,7 @@ func newExplain() *cobra.Command {
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return of.run(cmd, func(ctx context.Context, rc *rest.Config) error {
-				return explainNode(ctx, cmd.OutOrStdout(), rc, args[0], of.grace, of.output)
+				return explainNode(ctx, cmd.OutOrStdout(), rc, args[0], of)
 			})
 		},
 	}
@@ -60,7 +64,7 @@ func newExplain() *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return of.run(cmd, func(ctx context.Context, rc *rest.Config) error {
-				return explainFleet(ctx, cmd.OutOrStdout(), rc, of.grace, of.output)
+				return explainFleet(ctx, cmd.OutOrStdout(), rc, of)
 			})
 		},
 	}
@@ -79,6 +83,7 @@ func newExplain() *cobra.Command {
 type explainFlags struct {
 	kubeconfig, dir, output string
 	grace                   time.Duration
+	notes                   io.Writer // for what takes time
 }
 
 func (o *explainFlags) add(f *pflag.FlagSet) {
@@ -106,10 +111,11 @@ func (o *explainFlags) run(cmd *cobra.Command, f func(context.Context, *rest.Con
 	}
 	ctx, cancel := context.WithTimeout(cmd.Context(), apiTimeout)
 	defer cancel()
+	o.notes = cmd.ErrOrStderr()
 	return withRemedy(f(ctx, rc))
 }
 
-func explainNode(ctx context.Context, out io.Writer, rc *rest.Config, name string, grace time.Duration, output string) error {
+func explainNode(ctx context.Context, out io.Writer, rc *rest.Config, name string, of explainFlags) error {
 	client, clock, err := clocked(rc)
 	if err != nil {
 		return err
@@ -118,8 +124,18 @@ func explainNode(ctx context.Context, out io.Writer, rc *rest.Config, name strin
 	if err != nil {
 		return fmt.Errorf("explain node %s: %w", name, err)
 	}
-	o.Now, o.Grace = clock.now(), grace
-	if err := write(out, explain.Explain(*o), output); err != nil {
+	o.Now, o.Grace = clock.now(), of.grace
+	if explain.Doubtful(*o) {
+		heard, err := hear(ctx, of.notes, client, map[string]*coordinationv1.Lease{name: o.Lease})
+		if err != nil { // dates are all that there is
+			fmt.Fprintln(of.notes, "Heartbeats cannot be watched:", err)
+		}
+		if o, err = gather(ctx, client, name); err != nil {
+			return fmt.Errorf("explain node %s: %w", name, err)
+		}
+		o.Now, o.Grace, o.Heard = clock.now(), of.grace, heard[name]
+	}
+	if err := write(out, explain.Explain(*o), of.output); err != nil {
 		return err
 	}
 	if o.Node == nil { // what is left of it has been told; a script is told by the exit code
@@ -171,20 +187,35 @@ func gather(ctx context.Context, client kubernetes.Interface, name string) (*exp
 	case !errors.Is(err, nodekeys.ErrUnknown) && !apierrors.IsForbidden(err): // some clusters keep none, some people may not read them
 		o.Identity = err.Error()
 	}
-	events, err := client.CoreV1().Events(metav1.NamespaceAll).List(ctx, metav1.ListOptions{
-		FieldSelector: fields.Set{"involvedObject.kind": "Node", "involvedObject.name": name}.String(), Limit: explainEvents,
+	events := metav1.ListOptions{FieldSelector: fields.Set{"involvedObject.kind": "Node", "involvedObject.name": name}.String()}
+	err = eachEvent(ctx, client, events, func(e *corev1.Event) {
+		o.Events = append(o.Events, *e)
+		if len(o.Events) == 4*explainEvents {
+			o.Events = explain.Latest(o.Events, explainEvents)
+		}
 	})
 	if err != nil {
 		return nil, err
 	}
-	pods, err := client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{
-		FieldSelector: fields.OneTermEqualSelector("spec.nodeName", name).String(), Limit: explainPods,
+	o.Events = explain.Latest(o.Events, explainEvents)
+	pods := metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("spec.nodeName", name).String()}
+	err = pager.New(func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
+		return client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, opts)
+	}).EachListItem(ctx, pods, func(p runtime.Object) error {
+		o.Pods = append(o.Pods, *p.(*corev1.Pod))
+		return nil
 	})
-	if err != nil {
-		return nil, err
-	}
-	o.Events, o.Pods = events.Items, pods.Items
-	return o, nil
+	return o, err
+}
+
+// eachEvent calls f with all events that only selects.
+func eachEvent(ctx context.Context, client kubernetes.Interface, only metav1.ListOptions, f func(*corev1.Event)) error {
+	return pager.New(func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+		return client.CoreV1().Events(metav1.NamespaceAll).List(ctx, o)
+	}).EachListItem(ctx, only, func(o runtime.Object) error {
+		f(o.(*corev1.Event))
+		return nil
+	})
 }
 
 // A serverClock knows how far the server's clock is ahead of this machine's, from

@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -58,7 +59,7 @@ func explained(t *testing.T, name, output string) string {
 	defer api.Close()
 	var out bytes.Buffer
 	rc := &rest.Config{Host: api.URL, ContentConfig: rest.ContentConfig{ContentType: "application/json"}}
-	err := explainNode(t.Context(), &out, rc, name, 40*time.Second, output)
+	err := explainNode(t.Context(), &out, rc, name, explainFlags{grace: 40 * time.Second, output: output, notes: io.Discard})
 	if _, there := answers["/api/v1/nodes/"+name]; there != (err == nil) || !there && !strings.Contains(err.Error(), fmt.Sprintf("%q", name)) {
 		t.Errorf("node %s is there: %v; got %v", name, there, err)
 	}

@@ -171,7 +171,7 @@ func findTarget(ctx context.Context, client kubernetes.Interface, t *dialTarget,
 		return "", err
 	}
 	err := step(d, "Endpoints", func() (string, error) {
-		slices, err := client.DiscoveryV1().EndpointSlices(t.namespace).List(ctx, metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=" + t.name, Limit: explainPods})
+		slices, err := client.DiscoveryV1().EndpointSlices(t.namespace).List(ctx, metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=" + t.name, Limit: explainSlices})
 		if err != nil {
 			return "", err
 		}

@@ -20,24 +20,43 @@ import (
 	"github.com/hawser-project/hawser/cmd/internal/explain"
 )
 
-func explainFleet(ctx context.Context, out io.Writer, rc *rest.Config, grace time.Duration, output string) error {
+func explainFleet(ctx context.Context, out io.Writer, rc *rest.Config, of explainFlags) error {
 	client, clock, err := clocked(rc)
 	if err != nil {
 		return err
 	}
-	leases, events := map[string]*coordinationv1.Lease{}, map[string][]corev1.Event{}
-	if err = readFleet(ctx, client, leases, events); err != nil {
-		return fmt.Errorf("explain fleet: %w", err)
-	}
-	fleet := explain.Fleet{Time: clock.now()}
-	err = eachNode(ctx, client, func(n *corev1.Node) {
-		fleet.Add(explain.Objects{Name: n.Name, Now: fleet.Time, Grace: grace, Node: n, Lease: leases[n.Name], Events: events[n.Name]})
-	})
+	fleet, doubtful, err := lookAtFleet(ctx, client, clock, of.grace, nil)
 	if err != nil {
 		return fmt.Errorf("explain fleet: %w", err)
 	}
+	if len(doubtful) > 0 {
+		heard, err := hear(ctx, of.notes, client, doubtful)
+		if err != nil { // dates are all that there is
+			fmt.Fprintln(of.notes, "Heartbeats cannot be watched:", err)
+		} else if fleet, _, err = lookAtFleet(ctx, client, clock, of.grace, heard); err != nil {
+			return fmt.Errorf("explain fleet: %w", err)
+		}
+	}
 	fleet.Sort()
-	return write(out, &fleet, output)
+	return write(out, fleet, of.output)
+}
+
+// lookAtFleet reads what the API has about all nodes. It also returns the Leases of those about
+// whose heartbeats there is a doubt.
+func lookAtFleet(ctx context.Context, client kubernetes.Interface, clock *serverClock, grace time.Duration, heard map[string]*bool) (*explain.Fleet, map[string]*coordinationv1.Lease, error) {
+	leases, events := map[string]*coordinationv1.Lease{}, map[string][]corev1.Event{}
+	if err := readFleet(ctx, client, leases, events); err != nil {
+		return nil, nil, err
+	}
+	fleet, doubtful := &explain.Fleet{Time: clock.now()}, map[string]*coordinationv1.Lease{}
+	err := eachNode(ctx, client, func(n *corev1.Node) {
+		o := explain.Objects{Name: n.Name, Now: fleet.Time, Grace: grace, Node: n, Lease: leases[n.Name], Events: events[n.Name], Heard: heard[n.Name]}
+		if explain.Doubtful(o) {
+			doubtful[n.Name] = o.Lease
+		}
+		fleet.Add(o)
+	})
+	return fleet, doubtful, err
 }
 
 // readFleet reads the leases of nodes, and the events about evictions from them.
@@ -53,15 +72,10 @@ func readFleet(ctx context.Context, client kubernetes.Interface, leases map[stri
 	if err != nil {
 		return err
 	}
-	ofEvents := func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-		return client.CoreV1().Events(metav1.NamespaceAll).List(ctx, o)
-	}
 	for _, reason := range []string{explain.EvictionFrozen, explain.EvictionResumed} {
 		only := metav1.ListOptions{FieldSelector: fields.Set{"involvedObject.kind": "Node", "reason": reason}.String()}
-		err = pager.New(ofEvents).EachListItem(ctx, only, func(o runtime.Object) error {
-			e := o.(*corev1.Event)
+		err = eachEvent(ctx, client, only, func(e *corev1.Event) {
 			events[e.InvolvedObject.Name] = append(events[e.InvolvedObject.Name], *e)
-			return nil
 		})
 		if err != nil {
 			return err

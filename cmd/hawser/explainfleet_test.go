@@ -5,6 +5,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -62,7 +63,7 @@ func TestExplainFleet(t *testing.T) {
 	defer api.Close()
 	rc := &rest.Config{Host: api.URL, ContentConfig: rest.ContentConfig{ContentType: "application/json"}}
 	var page bytes.Buffer
-	if err := explainFleet(t.Context(), &page, rc, 40*time.Second, ""); err != nil {
+	if err := explainFleet(t.Context(), &page, rc, explainFlags{grace: 40 * time.Second, notes: io.Discard}); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{"2 nodes: 1 broken, 1 not; 0 cordoned\n", ": lost\n", "next:   1 node: evictions are frozen (Autonomy): an annotation keeps its pods until tomorrow\n"} {

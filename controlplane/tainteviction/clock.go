@@ -182,6 +182,26 @@ func due(tolerations []corev1.Toleration, taints []taint, bound time.Time) (at t
 	return at, leaves
 }
 
+// Due returns when the NoExecute taints of n have p deleted, as the controller counts at now;
+// leaves is false if p may stay. at is zero if nobody knows when a taint that p tolerates for a
+// while was added.
+func Due(n *corev1.Node, p *corev1.Pod, now time.Time) (at time.Time, leaves bool) {
+	taints := noExecute(n, nil, now)
+	at, leaves = due(p.Spec.Tolerations, taints, boundAt(p, now))
+	if !taintsWritten(n).IsZero() {
+		return at, leaves
+	}
+	for i := range taints {
+		t := &taints[i].Taint
+		if leaves && at.After(now) && undated(t, now) && slices.ContainsFunc(p.Spec.Tolerations, func(o corev1.Toleration) bool {
+			return o.TolerationSeconds != nil && o.ToleratesTaint(klog.Logger{}, t, true)
+		}) {
+			return time.Time{}, true
+		}
+	}
+	return at, leaves
+}
+
 // boundAt returns since when a pod that is seen now has been on its node, by its
 // own account and with the same care for times of the API as since. Its node may
 // write when it was scheduled: a time after now would mean another one after each

@@ -67,6 +67,51 @@ func TestSince(t *testing.T) {
 	}
 }
 
+// TestDue: what becomes of a pod of a node whose taints were added a minute ago, or at no time that
+// is known.
+func TestDue(t *testing.T) {
+	now := zero.Add(time.Hour)
+	added := metav1.NewTime(now.Add(-61 * s)) // of which a second may not have been
+	taint := func(key string, at *metav1.Time) corev1.Taint {
+		return corev1.Taint{Key: key, Effect: corev1.TaintEffectNoExecute, TimeAdded: at}
+	}
+	tolerates := func(key string, seconds int64) corev1.Toleration {
+		return corev1.Toleration{Key: key, Operator: corev1.TolerationOpExists, TolerationSeconds: &seconds}
+	}
+	forGood := corev1.Toleration{Key: "a", Operator: corev1.TolerationOpExists}
+	const never, unknown = time.Duration(-1 << 63), time.Duration(1<<63 - 1)
+	for name, tc := range map[string]struct {
+		taints []corev1.Taint
+		tols   []corev1.Toleration
+		came   time.Duration // ago
+		in     time.Duration
+	}{
+		"no taint":                             {nil, nil, time.Hour, never},
+		"another effect":                       {[]corev1.Taint{{Key: "a", Effect: corev1.TaintEffectNoSchedule}}, nil, time.Hour, never},
+		"not tolerated":                        {[]corev1.Taint{taint("a", &added)}, nil, time.Hour, -60 * s},
+		"not tolerated, of no time":            {[]corev1.Taint{taint("a", nil)}, nil, time.Hour, 0},
+		"for good":                             {[]corev1.Taint{taint("a", &added)}, []corev1.Toleration{forGood}, time.Hour, never},
+		"for a while":                          {[]corev1.Taint{taint("a", &added)}, []corev1.Toleration{tolerates("a", 300)}, time.Hour, 240 * s},
+		"the shorter of two":                   {[]corev1.Taint{taint("a", &added), taint("b", &added)}, []corev1.Toleration{tolerates("a", 300), tolerates("b", 90)}, time.Hour, 30 * s},
+		"came after the taint":                 {[]corev1.Taint{taint("a", &added)}, []corev1.Toleration{tolerates("a", 300)}, 10 * s, 291 * s},
+		"for a while, of no time":              {[]corev1.Taint{taint("a", nil)}, []corev1.Toleration{tolerates("a", 300)}, time.Hour, unknown},
+		"for a while, of no time, and at once": {[]corev1.Taint{taint("a", nil), taint("b", &added)}, []corev1.Toleration{tolerates("a", 300)}, time.Hour, -60 * s},
+	} {
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.NewTime(now.Add(-tc.came))}, Spec: corev1.PodSpec{Tolerations: tc.tols}}
+		at, leaves := Due(&corev1.Node{Spec: corev1.NodeSpec{Taints: tc.taints}}, p, now)
+		got := at.Sub(now)
+		switch {
+		case !leaves:
+			got = never
+		case at.IsZero():
+			got = unknown
+		}
+		if got != tc.in {
+			t.Errorf("%s: leaves in %v, want %v", name, got, tc.in)
+		}
+	}
+}
+
 func TestBoundAt(t *testing.T) {
 	at := func(d time.Duration) metav1.Time { return metav1.NewTime(zero.Add(d)) }
 	scheduled := func(status corev1.ConditionStatus, d time.Duration) corev1.PodCondition {

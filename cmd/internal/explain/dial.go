@@ -74,7 +74,11 @@ func (d *Dial) Judge(status int, body []byte, cause metav1.CauseType) {
 	switch {
 	case status == http.StatusUnauthorized || status == http.StatusForbidden || status == http.StatusBadRequest:
 		d.Verdict = verdict(DialAPI, "the API server refuses: %s", message)
-	case !proxied && status != http.StatusInternalServerError:
+	case !proxied && status == http.StatusTooManyRequests:
+		d.Verdict = verdict(DialLimit, "the API server takes no more requests for now: %s", message)
+	case !proxied && status == http.StatusInternalServerError:
+		d.Verdict = verdict(DialAPI, "the API server fails: %s", message)
+	case !proxied:
 		d.Verdict = verdict(DialObject, "there is nothing to dial: %s", message)
 	case strings.Contains(message, "dial "): // of an API server that does not say why
 		d.Verdict = verdict(DialTunnel, "%s", message)

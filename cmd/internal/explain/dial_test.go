@@ -50,6 +50,8 @@ func TestDialAnswers(t *testing.T) {
 		"its JSON":            {500, []byte(`{"kind":"Other"}`), Verdict{Healthy, "reached: it answered HTTP 500"}},
 		"no HTTP":             {503, statusOf(t, proxyError+"malformed HTTP response\n\"SSH-2.0\""), Verdict{Healthy, `reached: what is there does not speak HTTP as it was asked to: malformed HTTP response "SSH-2.0"`}},
 		"forbidden":           {403, statusOf(t, "no"), Verdict{DialAPI, "the API server refuses: no"}},
+		"too many requests":   {429, statusOf(t, "try again"), Verdict{DialLimit, "the API server takes no more requests for now: try again"}},
+		"a server that fails": {500, statusOf(t, "etcdserver: request timed out"), Verdict{DialAPI, "the API server fails: etcdserver: request timed out"}},
 		"no endpoints":        {503, statusOf(t, "no endpoints"), Verdict{DialObject, "there is nothing to dial: no endpoints"}},
 		"another server":      {503, statusOf(t, proxyError+"dial tcp: refused"), Verdict{DialTunnel, "dial tcp: refused"}},
 	} {

@@ -58,10 +58,13 @@ type Objects struct {
 	// Events about the node, and Pods bound to it, in any order.
 	Events []corev1.Event
 	Pods   []corev1.Pod
+	// Heard says whether a heartbeat arrived while somebody watched for one, which is certain;
+	// nil if nobody did. See Doubtful.
+	Heard *bool
 }
 
-// A Report is the answer. Times are the server's; those that are not known are
-// zero, and left out of JSON.
+// A Report is the answer. Times are the server's, but those of heartbeats, which are the node's;
+// those that are not known are zero, and left out of JSON.
 type Report struct {
 	Node      string      `json:"node"`
 	Time      time.Time   `json:"time"`
@@ -96,16 +99,20 @@ type Condition struct {
 	Since   time.Time              `json:"since,omitzero"`
 }
 
-// A Heartbeat is when the node was last heard of by the API server.
+// A Heartbeat is when the node last wrote to the API server, by its own clock.
 type Heartbeat struct {
 	Lease    time.Time `json:"leaseRenewed,omitzero"`
 	Holder   string    `json:"leaseHolder,omitempty"`
 	Duration string    `json:"leaseDuration,omitempty"`
 	Status   time.Time `json:"statusPosted,omitzero"`
-	// Latest is the later of both, and Stale says that it is longer ago than the
-	// grace period, or than the server found the node silent.
+	// Latest is the later of both. Stale says that no heartbeat arrived while somebody watched
+	// for one, or, where nobody did, that Latest is longer ago than the grace period, or than
+	// the server found the node silent.
 	Latest time.Time `json:"latest,omitzero"`
 	Stale  bool      `json:"stale"`
+	// Behind is how far the node's clock is behind the server's, about, if that is more than
+	// the grace period.
+	Behind time.Duration `json:"clockBehindNanoseconds,omitempty"`
 }
 
 // A LastError is the latest thing that went wrong.
@@ -176,7 +183,7 @@ func Explain(o Objects) *Report {
 		}
 	}
 	r.Heartbeat = heartbeat(&o, r.Ready)
-	r.Frozen = frozen(r, events(o.Events))
+	r.Frozen = frozen(r, events(own(o.Events)))
 	r.Pods = pods(&o)
 	r.LastError = lastError(r)
 	r.Verdict = judge(&o, r)
@@ -190,7 +197,7 @@ func Explain(o Objects) *Report {
 func pick(n *corev1.Node, t corev1.NodeConditionType) *Condition {
 	for _, c := range n.Status.Conditions {
 		if c.Type == t {
-			return &Condition{Status: c.Status, Reason: setup.Printable(c.Reason), Message: setup.Printable(c.Message), Since: c.LastTransitionTime.Time}
+			return &Condition{Status: corev1.ConditionStatus(setup.Printable(string(c.Status))), Reason: setup.Printable(c.Reason), Message: setup.Printable(c.Message), Since: c.LastTransitionTime.Time}
 		}
 	}
 	return nil
@@ -228,22 +235,67 @@ func heartbeat(o *Objects, ready *Condition) Heartbeat {
 		// holds until there is a heartbeat since. Conditions count in seconds.
 		h.Stale = h.Stale || h.Latest.Before(ready.Since.Add(time.Second))
 	}
+	if o.Heard == nil {
+		return h
+	}
+	if h.Stale = !*o.Heard; !h.Stale && o.Now.Sub(h.Latest) > o.Grace {
+		h.Behind = o.Now.Sub(h.Latest).Round(time.Second)
+	}
 	return h
 }
+
+// Doubtful reports whether what o tells of heartbeats contradicts itself: they are fresh, and the
+// server has found the node silent, or the other way round. Then either things are changing, or the
+// node's clock is wrong, by which heartbeats are dated. A watch of its Lease tells; see Objects.Heard.
+func Doubtful(o Objects) bool {
+	o.Grace = cmp.Or(o.Grace, DefaultGrace)
+	if o.Node == nil || o.Lease == nil {
+		return false
+	}
+	ready := pick(o.Node, corev1.NodeReady)
+	return ready != nil && heartbeat(&o, ready).Stale != (ready.Status == corev1.ConditionUnknown)
+}
+
+// Latest sorts events, the latest first, and returns no more than n of the control plane and n of
+// others: a node that records many does not push out what is told of it.
+func Latest(all []corev1.Event, n int) []corev1.Event {
+	slices.SortStableFunc(all, func(a, b corev1.Event) int { return lastTold(&b).Compare(lastTold(&a)) })
+	var owned, others int
+	return slices.DeleteFunc(all, func(e corev1.Event) bool {
+		count := &others
+		if isOwn(&e) {
+			count = &owned
+		}
+		*count++
+		return *count > n
+	})
+}
+
+// lastTold is when an event was last told.
+func lastTold(e *corev1.Event) time.Time {
+	at := e.LastTimestamp.Time
+	if e.Series != nil {
+		at = e.Series.LastObservedTime.Time
+	}
+	return cmp.Or(at, e.EventTime.Time, e.FirstTimestamp.Time, e.CreationTimestamp.Time)
+}
+
+// own are the events of the control plane. Nodes may record events with any reason, and each says
+// which node it is of.
+func own(all []corev1.Event) []corev1.Event {
+	return slices.DeleteFunc(slices.Clone(all), func(e corev1.Event) bool { return !isOwn(&e) })
+}
+
+func isOwn(e *corev1.Event) bool { return e.Source.Host == "" && e.ReportingInstance == "" }
 
 // events are those about the node, the latest first.
 func events(all []corev1.Event) []EventLine {
 	var out []EventLine
 	for i := range all {
 		e := &all[i]
-		line := EventLine{At: e.LastTimestamp.Time, Type: setup.Printable(e.Type), Reason: setup.Printable(e.Reason), Message: setup.Printable(e.Message), Count: e.Count}
+		line := EventLine{At: lastTold(e), Type: setup.Printable(e.Type), Reason: setup.Printable(e.Reason), Message: setup.Printable(e.Message), Count: e.Count}
 		if e.Series != nil {
-			line.At, line.Count = e.Series.LastObservedTime.Time, e.Series.Count
-		}
-		for _, t := range []time.Time{e.EventTime.Time, e.FirstTimestamp.Time, e.CreationTimestamp.Time} {
-			if line.At.IsZero() {
-				line.At = t
-			}
+			line.Count = e.Series.Count
 		}
 		if line.first = e.FirstTimestamp.Time; line.first.IsZero() {
 			line.first = line.At

@@ -96,12 +96,19 @@ func (s *scene) taint(effect corev1.TaintEffect, age time.Duration) {
 	s.o.Node.Spec.Taints = append(s.o.Node.Spec.Taints, corev1.Taint{Key: corev1.TaintNodeUnreachable, Effect: effect, TimeAdded: &at})
 }
 
-// pod has a pod tolerate unreachable for so many seconds; negative is for good.
 // parked adds an event that the connection was lost some times, the last time so long ago.
 func (s *scene) parked(times int32, last time.Duration) {
 	s.o.Events = append(s.o.Events, corev1.Event{Type: "Warning", Reason: tunnelParked, Count: times, FirstTimestamp: ago(last + 2*time.Minute), LastTimestamp: ago(last)})
 }
 
+// undated is a taint without a time, and a pod that tolerates it for an hour.
+func (s *scene) undated() {
+	s.o.Node.Spec.Taints = []corev1.Taint{{Key: "maintenance", Effect: corev1.TaintEffectNoExecute}}
+	s.pod("a", 3600)
+	s.o.Pods[0].Spec.Tolerations[0].Key = "maintenance"
+}
+
+// pod has a pod tolerate unreachable for so many seconds; negative is for good.
 func (s *scene) pod(name string, seconds int64) {
 	t := corev1.Toleration{Key: corev1.TaintNodeUnreachable, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute}
 	if seconds >= 0 {
@@ -219,10 +226,37 @@ func TestFaults(t *testing.T) {
 			s.pod("daemon", -1)
 		}, Link, []string{
 			"tainted node.kubernetes.io/unreachable:NoExecute since 2026-11-22T14:02:11Z",
-			"2026-11-22T14:07:11Z (in 2m3s): deleted for want of tolerance: ns/a, ns/b",
-			"2026-11-22T14:12:11Z (in 7m3s): deleted for want of tolerance: ns/later",
+			"2026-11-22T14:07:12Z (in 2m4s): deleted for want of tolerance: ns/a, ns/b",
+			"2026-11-22T14:12:12Z (in 7m4s): deleted for want of tolerance: ns/later",
 			"1 pods tolerate the taints for good and stay", "4, of which 3 are to be evicted and 0 are being deleted",
 		}},
+		{"tainted by hand", func(s *scene) { // half an hour ago: kubectl gives no time
+			s.undated()
+			at := ago(30 * time.Minute)
+			s.o.Node.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "kubectl-taint", Time: &at, FieldsV1: metav1.NewFieldsV1(`{"f:spec":{"f:taints":{}}}`)}}
+		}, Healthy, []string{"tainted maintenance:NoExecute since an unknown time", "2026-11-22T14:35:09Z (in 30m1s): deleted for want of tolerance: ns/a\n"}},
+		{"tainted when nobody saw it", (*scene).undated, Healthy, []string{"1, of which 1 are to be evicted", "  deleted for want of tolerance: ns/a\n"}},
+		{"hangs, and says that the server does", func(s *scene) {
+			s.lost()
+			s.freeze("ServerLostNetwork", "the server's own network is down")
+			s.o.Events[0].Source.Host = "node-1"
+			s.parked(11, time.Minute)
+			s.o.Events[1].ReportingInstance = "node-1"
+		}, NodeComponent, []string{"gets the taint node.kubernetes.io/unreachable:NoExecute"}},
+		{"a clock that is behind", func(s *scene) {
+			s.lease(55 * time.Second)
+			s.o.Heard = new(true)
+		}, Healthy, []string{"nothing is broken, but its clock is 55s behind", "fresh: lease renewed 55s ago", "nothing is due"}},
+		{"heartbeats that stopped, seen", func(s *scene) {
+			s.lease(55 * time.Second)
+			s.o.Heard = new(false)
+		}, NodeComponent, []string{"stale: lease renewed 55s ago", "turns Unknown at the next look"}},
+		{"lost, a clock that is ahead", func(s *scene) {
+			s.lost()
+			s.lease(4*time.Minute - 2*time.Hour)
+			s.foreign()
+			s.o.Heard = new(false)
+		}, SilentNode, []string{"stale: lease renewed 1h56m0s ahead of this server's clock"}},
 		{"many pods", func(s *scene) {
 			s.lost()
 			s.noTunnel("LinkSilent")
@@ -273,43 +307,45 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-func TestEviction(t *testing.T) {
-	at := func(d time.Duration) *metav1.Time { x := ago(d); return &x }
-	sec := func(n int64) *int64 { return &n }
-	a := corev1.Taint{Key: "a", Effect: corev1.TaintEffectNoExecute, TimeAdded: at(time.Minute)}
-	b := corev1.Taint{Key: "b", Effect: corev1.TaintEffectNoExecute, TimeAdded: at(time.Minute)}
-	tol := func(key string, s *int64) corev1.Toleration {
-		return corev1.Toleration{Key: key, Operator: corev1.TolerationOpExists, TolerationSeconds: s}
+// TestLatest: a node that records many events leaves those of the control plane, and of each the
+// latest are kept.
+func TestLatest(t *testing.T) {
+	s := healthy()
+	s.event("Old", "", 2*time.Hour)
+	s.event(EvictionFrozen, "", time.Hour)
+	for i := range 10 {
+		s.event(fmt.Sprintf("Mine%d", i), "", time.Duration(i)*time.Second)
+		s.o.Events[len(s.o.Events)-1].Source.Host = "node-1"
 	}
-	for _, tc := range []struct {
-		name   string
-		taints []corev1.Taint
-		tols   []corev1.Toleration
-		came   time.Duration // ago
-		in     time.Duration
-		goes   bool
+	s.event(EvictionResumed, "", time.Minute)
+	var got []string
+	for _, e := range Latest(s.o.Events, 2) {
+		got = append(got, e.Reason)
+	}
+	if want := "Mine0 Mine1 EvictionResumed EvictionFrozen"; strings.Join(got, " ") != want {
+		t.Errorf("kept %q, want %q", got, want)
+	}
+}
+
+// TestDoubtful: what the dates of heartbeats say of a node is doubted if its condition says another
+// thing.
+func TestDoubtful(t *testing.T) {
+	for name, tc := range map[string]struct {
+		seed func(s *scene)
+		want bool
 	}{
-		{"no taint", nil, nil, time.Hour, 0, false},
-		{"another effect", []corev1.Taint{{Key: "a", Effect: corev1.TaintEffectNoSchedule}}, nil, time.Hour, 0, false},
-		{"not tolerated", []corev1.Taint{a}, nil, time.Hour, -time.Minute, true},
-		{"for good", []corev1.Taint{a}, []corev1.Toleration{tol("a", nil)}, time.Hour, 0, false},
-		{"for a while", []corev1.Taint{a}, []corev1.Toleration{tol("a", sec(300))}, time.Hour, 4 * time.Minute, true},
-		{"a number that is less", []corev1.Taint{{Key: "a", Value: "5", Effect: corev1.TaintEffectNoExecute, TimeAdded: at(time.Minute)}}, []corev1.Toleration{{Key: "a", Operator: corev1.TolerationOpLt, Value: "6"}}, time.Hour, 0, false},
-		{"the first that covers it", []corev1.Taint{a}, []corev1.Toleration{tol("a", sec(300)), tol("", sec(10))}, time.Hour, 4 * time.Minute, true},
-		{"one of two for good", []corev1.Taint{a, b}, []corev1.Toleration{tol("a", nil), tol("b", sec(90))}, time.Hour, 30 * time.Second, true},
-		{"the shorter of two", []corev1.Taint{a, b}, []corev1.Toleration{tol("a", sec(300)), tol("b", sec(90))}, time.Hour, 30 * time.Second, true},
-		{"negative is at once", []corev1.Taint{a}, []corev1.Toleration{tol("a", sec(-5))}, time.Hour, -time.Minute, true},
-		{"absurd is long", []corev1.Taint{a}, []corev1.Toleration{tol("a", sec(1<<62))}, time.Hour, maxSeconds*time.Second - time.Minute, true},
-		{"came after the taint", []corev1.Taint{a}, []corev1.Toleration{tol("a", sec(300))}, 10 * time.Second, 290 * time.Second, true},
+		"well":                      {func(*scene) {}, false},
+		"lost":                      {(*scene).lost, false},
+		"late, or a clock behind":   {func(s *scene) { s.lease(55 * time.Second) }, true},
+		"back, or a clock ahead":    {func(s *scene) { s.lost(); s.lease(-time.Hour) }, true},
+		"no lease that may be seen": {func(s *scene) { s.lost(); s.o.Lease = nil }, false},
+		"never joined":              {func(s *scene) { s.o.Node = nil }, false},
 	} {
-		t.Run(tc.name, func(t *testing.T) {
-			p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: ago(tc.came)}, Spec: corev1.PodSpec{Tolerations: tc.tols}}
-			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionTrue, LastTransitionTime: ago(-time.Hour)}}
-			due, goes := eviction(p, tc.taints, now)
-			if goes != tc.goes || goes && due.Sub(now) != tc.in {
-				t.Errorf("goes %v in %v, want %v in %v", goes, due.Sub(now), tc.goes, tc.in)
-			}
-		})
+		s := healthy()
+		tc.seed(s)
+		if got := Doubtful(s.o); got != tc.want {
+			t.Errorf("%s: doubtful is %v", name, got)
+		}
 	}
 }
 
@@ -318,7 +354,7 @@ func TestEviction(t *testing.T) {
 func TestNodesWriteNoLines(t *testing.T) {
 	const hostile = "\x1b[2Jall is well\r\n  broken: nothing\u009b1A"
 	s := healthy()
-	s.ready("False", "KubeletNotReady", hostile, time.Minute)
+	s.ready(hostile, "KubeletNotReady", hostile, time.Minute)
 	s.o.Lease.Spec.HolderIdentity = new(hostile)
 	s.o.Node.Annotations = map[string]string{"node.hawser.dev/autonomy-duration": hostile}
 	s.o.Node.Labels = map[string]string{auth.SiteLabel: hostile}

@@ -10,14 +10,12 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/klog/v2"
+
+	"github.com/hawser-project/hawser/controlplane/tainteviction"
 )
 
 // maxNames is how many pods a step names.
 const maxNames = 5
-
-// maxSeconds bounds a toleration, so that it can be added to a time.
-const maxSeconds = 100 * 365 * 24 * 60 * 60
 
 // pods are those of the node, and when taints have them evicted.
 func pods(o *Objects) []Pod {
@@ -33,7 +31,7 @@ func pods(o *Objects) []Pod {
 				pod.Leaving = pod.Leaving.Add(-time.Duration(*grace) * time.Second)
 			}
 		case o.Node != nil:
-			pod.At, pod.Evicted = eviction(p, o.Node.Spec.Taints, o.Now)
+			pod.At, pod.Evicted = tainteviction.Due(o.Node, p, o.Now)
 		}
 		out = append(out, pod)
 	}
@@ -47,48 +45,6 @@ func pods(o *Objects) []Pod {
 		return cmp.Or(a.At.Compare(b.At), strings.Compare(a.Name, b.Name))
 	})
 	return out
-}
-
-// eviction is when the NoExecute taints have p evicted; not ok is never. A taint
-// counts from when it was added, or from when the pod came if that was later, and
-// the first toleration that covers it says for how long it is borne.
-func eviction(p *corev1.Pod, taints []corev1.Taint, now time.Time) (at time.Time, ok bool) {
-	for i := range taints {
-		t := &taints[i]
-		if t.Effect != corev1.TaintEffectNoExecute {
-			continue
-		}
-		goes := now // a taint that does not say since when, or a time that cannot be
-		if t.TimeAdded != nil && !t.TimeAdded.After(now) {
-			goes = t.TimeAdded.Time
-		}
-		if came := bound(p, now); came.After(goes) {
-			goes = came
-		}
-		j := slices.IndexFunc(p.Spec.Tolerations, func(o corev1.Toleration) bool { return o.ToleratesTaint(klog.Logger{}, t, true) })
-		if j >= 0 {
-			seconds := p.Spec.Tolerations[j].TolerationSeconds
-			if seconds == nil {
-				continue
-			}
-			goes = goes.Add(time.Duration(min(max(*seconds, 0), maxSeconds)) * time.Second)
-		}
-		if !ok || goes.Before(at) {
-			at, ok = goes, true
-		}
-	}
-	return at, ok
-}
-
-// bound is since when p is on its node. A time after now does not count.
-func bound(p *corev1.Pod, now time.Time) time.Time {
-	for _, c := range p.Status.Conditions {
-		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionTrue &&
-			c.LastTransitionTime.After(p.CreationTimestamp.Time) && !c.LastTransitionTime.After(now) {
-			return c.LastTransitionTime.Time
-		}
-	}
-	return p.CreationTimestamp.Time
 }
 
 // next are the steps.
@@ -121,7 +77,7 @@ func turning(o *Objects, r *Report) []Step {
 		return []Step{{Text: "the node becomes Ready with its next report of status"}}
 	case r.Ready.Status != corev1.ConditionUnknown && r.Heartbeat.Stale:
 		return []Step{{At: deadline, Text: "the node turns Unknown at the next look of the lifecycle controller, unless a heartbeat arrives"}}
-	case r.Ready.Status == corev1.ConditionTrue && o.Now.Sub(r.Heartbeat.Latest) > o.Grace/2:
+	case r.Ready.Status == corev1.ConditionTrue && r.Heartbeat.Behind == 0 && o.Now.Sub(r.Heartbeat.Latest) > o.Grace/2:
 		return []Step{{At: deadline, Text: "the node turns Unknown unless a heartbeat arrives"}}
 	case r.Ready.Status == corev1.ConditionTrue:
 		return nil
@@ -144,7 +100,7 @@ func turning(o *Objects, r *Report) []Step {
 func evictions(r *Report) []Step {
 	var steps []Step
 	for _, t := range r.Taints {
-		if t.Effect == corev1.TaintEffectNoExecute && !t.Since.IsZero() {
+		if t.Effect == corev1.TaintEffectNoExecute {
 			steps = append(steps, Step{Text: fmt.Sprintf("tainted %s:%s since %s", t.Key, t.Effect, stamp(t.Since))})
 		}
 	}

@@ -131,7 +131,7 @@ func (r *Report) clocks(line func(name, format string, args ...any)) {
 // stamp is a time for people.
 func stamp(t time.Time) string {
 	if t.IsZero() {
-		return "some time"
+		return "an unknown time"
 	}
 	return t.UTC().Format(time.RFC3339)
 }

@@ -61,19 +61,19 @@ func judge(o *Objects, r *Report) Verdict {
 		return attachedAndSilent(r)
 	case silent(r):
 		return verdict(SilentNode, "no heartbeat arrives, and there is no tunnel to say why: the node, its agent or the network between is down")
-	case r.DataPath != nil && r.DataPath.Status == corev1.ConditionFalse && o.Now.Sub(r.Heartbeat.Latest) > o.Grace*3/8: // they come every quarter
+	case r.DataPath != nil && r.DataPath.Status == corev1.ConditionFalse && o.Heard == nil && o.Now.Sub(r.Heartbeat.Latest) > o.Grace*3/8: // they come every quarter
 		return verdict(KubeletAPI, "kubelet API does not answer, and the last heartbeat is %v old: if the node is cut off, its tunnel tells within a minute",
 			o.Now.Sub(r.Heartbeat.Latest).Round(time.Second))
 	case r.DataPath != nil && r.DataPath.Status == corev1.ConditionFalse:
 		return verdict(KubeletAPI, "kubelet API does not answer: heartbeats arrive, but logs, exec and port-forward fail")
 	case r.Ready == nil || r.Ready.Status != corev1.ConditionTrue:
 		return notReady(r)
-	case o.Now.Sub(r.Heartbeat.Latest) > o.Grace/2:
+	case r.Heartbeat.Behind == 0 && o.Now.Sub(r.Heartbeat.Latest) > o.Grace/2:
 		return verdict(HeartbeatDelay, "heartbeats are late; everything else looks well")
 	case r.Cordoned:
-		return verdict(Healthy, "nothing is broken; the node is cordoned and takes no new pods%s", flaps(o))
+		return verdict(Healthy, "nothing is broken; the node is cordoned and takes no new pods%s%s", flaps(o), behind(r))
 	default:
-		return verdict(Healthy, "nothing is broken%s", flaps(o))
+		return verdict(Healthy, "nothing is broken%s%s", flaps(o), behind(r))
 	}
 }
 
@@ -89,8 +89,9 @@ const (
 func flaps(o *Objects) string {
 	var count int32
 	first, latest := o.Now, time.Time{}
-	for i := range o.Events {
-		e := &o.Events[i]
+	all := own(o.Events)
+	for i := range all {
+		e := &all[i]
 		if e.Reason != tunnelParked {
 			continue
 		}
@@ -107,6 +108,14 @@ func flaps(o *Objects) string {
 	}
 	return fmt.Sprintf(", but its connection was lost at least %d times since %s, the last time %v ago: look at the network there",
 		count, first.UTC().Format(time.RFC3339), o.Now.Sub(latest).Round(time.Second))
+}
+
+// behind says that the node's clock is.
+func behind(r *Report) string {
+	if r.Heartbeat.Behind == 0 {
+		return ""
+	}
+	return fmt.Sprintf(", but its clock is %v behind: a clock that is further behind makes certificates invalid", r.Heartbeat.Behind)
 }
 
 // silent says whether heartbeats have stopped. A node that was taken for lost and
