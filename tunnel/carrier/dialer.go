@@ -105,7 +105,8 @@ func (d *Dialer) connect(ctx context.Context, small bool) (*tls.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	d.packetSize.connected(time.Now())
+	connected := time.Now()
+	d.packetSize.connected(connected)
 	tune(raw, d.options)
 	m := &dialedConn{Conn: raw}
 	c := tls.Client(d.below(m), d.tls)
@@ -116,6 +117,9 @@ func (d *Dialer) connect(ctx context.Context, small bool) (*tls.Conn, error) {
 		s.Settled(err == nil)
 	}
 	if err != nil {
+		if ctx.Err() == nil {
+			d.packetSize.handshakeFailed(time.Since(connected))
+		}
 		_ = raw.Close() // err is what is reported
 		return nil, err
 	}
@@ -123,6 +127,10 @@ func (d *Dialer) connect(ctx context.Context, small bool) (*tls.Conn, error) {
 	m.packetSize, m.established = &d.packetSize, time.Now()
 	return c, nil
 }
+
+// Moved says that the way to the server is another one now: how long the connections lived that are
+// replaced for that tells nothing about the size of packets.
+func (d *Dialer) Moved() { d.packetSize.moved(time.Now()) }
 
 // Again makes another connection. The caller owns it.
 func (d *Dialer) Again(ctx context.Context) (*tls.Conn, error) {

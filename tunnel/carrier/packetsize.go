@@ -37,7 +37,8 @@ type packetSize struct {
 	mu          sync.Mutex // guards the following
 	small       bool
 	failedInRow int       // connections in a row that were short-lived or unanswered
-	connectedAt time.Time // when TCP first connected since the last finished handshake; zero if it has not
+	connectedAt time.Time // when TCP first connected since the last handshake that ended; zero if it has not
+	movedAt     time.Time // what was established before that went another way
 }
 
 // next says whether the next connection uses small packets.
@@ -63,13 +64,30 @@ func (p *packetSize) handshakeDone(small bool) {
 	p.small, p.connectedAt = p.small || small, time.Time{}
 }
 
-// closedAfter notes how long a connection lived after its handshake, and whether the peer's large
-// packets seem to have been lost on it.
-func (p *packetSize) closedAfter(d time.Duration, unanswered bool) {
+// handshakeFailed notes that a peer ended a handshake so long after TCP had connected: what it says
+// at once, or a reset, needs no large packet and tells nothing of them.
+func (p *packetSize) handshakeFailed(after time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	switch {
-	case d < minLifetime:
+	if after < smallAfter {
+		p.connectedAt = time.Time{}
+	}
+}
+
+// moved notes that connections go another way from now on.
+func (p *packetSize) moved(now time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.failedInRow, p.connectedAt, p.movedAt = 0, time.Time{}, now
+}
+
+// closed notes that a connection ended that was established at a time, and whether the peer's large
+// packets seem to have been lost on it.
+func (p *packetSize) closed(now, established time.Time, unanswered bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch d := now.Sub(established); {
+	case d < minLifetime || established.Before(p.movedAt):
 	case d < shortLifetime || unanswered:
 		p.failedInRow++
 		p.small = p.small || p.failedInRow >= 2
@@ -89,7 +107,7 @@ type dialedConn struct {
 // Close implements net.Conn.
 func (m *dialedConn) Close() error {
 	if m.packetSize != nil {
-		m.closed.Do(func() { m.packetSize.closedAfter(time.Since(m.established), unanswered(m.Conn, unansweredFor)) })
+		m.closed.Do(func() { m.packetSize.closed(time.Now(), m.established, unanswered(m.Conn, unansweredFor)) })
 	}
 	return m.Conn.Close()
 }

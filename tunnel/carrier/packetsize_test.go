@@ -102,15 +102,80 @@ func TestPackets(t *testing.T) {
 	}
 	p.handshakeDone(false)
 	for _, lasted := range []time.Duration{shortLifetime - 1, shortLifetime, minLifetime - 1, minLifetime} {
-		if p.closedAfter(lasted, false); p.next(at(time.Hour)) {
+		if p.closed(at(lasted), at(0), false); p.next(at(time.Hour)) {
 			t.Errorf("small packets after a connection that was there for %v", lasted)
 		}
 	}
-	if p.closedAfter(shortLifetime-1, false); !p.next(at(time.Hour)) {
+	if p.closed(at(shortLifetime-1), at(0), false); !p.next(at(time.Hour)) {
 		t.Error("large packets after two that have failed")
 	}
-	if p.closedAfter(time.Hour, false); !p.next(at(time.Hour)) {
+	if p.closed(at(time.Hour), at(0), false); !p.next(at(time.Hour)) {
 		t.Error("large packets on a path that is known")
+	}
+}
+
+// TestPacketsOfMoves: connections that are replaced because the way is another one say nothing of it,
+// nor does a handshake that the peer ends at once.
+func TestPacketsOfMoves(t *testing.T) {
+	at := func(d time.Duration) time.Time { return time.Unix(1000, 0).Add(d) }
+	var p packetSize
+	p.closed(at(5*time.Second), at(0), false)
+	for i := range 5 {
+		began := time.Duration(i) * time.Minute
+		p.moved(at(began + 5*time.Second))
+		p.closed(at(began+6*time.Second), at(began), false)
+	}
+	if p.next(at(time.Hour)) {
+		t.Error("small packets after moves")
+	}
+	p.closed(at(time.Hour), at(time.Hour-shortLifetime+1), false)
+	if p.closed(at(2*time.Hour), at(2*time.Hour-shortLifetime+1), false); !p.next(at(3 * time.Hour)) {
+		t.Error("large packets after two connections that failed since the last move")
+	}
+	p = packetSize{}
+	p.connected(at(0))
+	if p.handshakeFailed(smallAfter - 1); p.next(at(time.Hour)) {
+		t.Error("small packets after a handshake that was refused")
+	}
+	p.connected(at(0))
+	if p.handshakeFailed(smallAfter); !p.next(at(time.Hour)) {
+		t.Error("large packets after a handshake without an answer")
+	}
+}
+
+// TestBusyServerMakesNoSmallPackets: a server sends an agent away before its handshake.
+func TestBusyServerMakesNoSmallPackets(t *testing.T) {
+	ca := tunneltest.NewAuthority(t, "ca")
+	srv := serve(t, tunnel.Options{TLS: ca.Server(t)})
+	busy, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer busy.Close()
+	var away atomic.Bool
+	dial := func(ctx context.Context, network, addr string) (net.Conn, error) {
+		if away.Load() {
+			addr = busy.Addr().String()
+		}
+		return new(net.Dialer).DialContext(ctx, network, addr)
+	}
+	d, first, err := dialFirst(within(t), srv.addr, tunnel.Options{TLS: ca.Client(t, "a"), Dial: dial})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer first.Close()
+	away.Store(true)
+	go func() {
+		if c, err := busy.Accept(); err == nil {
+			_, _ = c.Write(busyAlert[:])
+			_ = c.Close()
+		}
+	}()
+	if _, err := d.Again(within(t)); err == nil {
+		t.Fatal("a busy server lets in")
+	}
+	if d.packetSize.next(time.Now().Add(time.Hour)) {
+		t.Error("the next connection has small packets")
 	}
 }
 
@@ -120,16 +185,16 @@ func TestPacketsOfPeerVanish(t *testing.T) {
 	now := time.Unix(1000, 0)
 	for _, lived := range []time.Duration{userTimeout, userTimeout + time.Second, 42 * time.Second, time.Hour} {
 		var p packetSize
-		p.closedAfter(lived, true)
+		p.closed(now, now.Add(-lived), true)
 		if p.next(now) {
 			t.Errorf("small packets after one connection of %v", lived)
 		}
-		if p.closedAfter(lived, true); !p.next(now) {
+		if p.closed(now, now.Add(-lived), true); !p.next(now) {
 			t.Errorf("large packets after two connections of %v", lived)
 		}
 		p = packetSize{}
 		for _, unanswered := range []bool{true, false, true} {
-			if p.closedAfter(lived, unanswered); p.next(now) {
+			if p.closed(now, now.Add(-lived), unanswered); p.next(now) {
 				t.Errorf("small packets though one of %v was answered", lived)
 			}
 		}

@@ -76,7 +76,12 @@ func Transport() tunnel.Transport {
 // Dial makes a session with the server at addr, HOST:PORT. ctx bounds the dialing only.
 func Dial(ctx context.Context, addr string, o tunnel.Options) (tunnel.Session, error) {
 	begin := func(ctx context.Context, d *carrier.Dialer, first *tls.Conn) (tunnel.Session, error) {
-		return dialOn(ctx, first, func(ctx context.Context) (secured, error) { return d.Again(ctx) }, o)
+		s, err := dialOn(ctx, first, func(ctx context.Context) (secured, error) { return d.Again(ctx) }, o)
+		if err != nil {
+			return nil, err
+		}
+		s.tellMoved = d.Moved
+		return s, nil
 	}
 	return carrier.Dial(ctx, addr, ALPN, newBatch, o, begin)
 }
@@ -120,6 +125,9 @@ func dialOn(ctx context.Context, first secured, dial dialFunc, o tunnel.Options)
 func (s *Session) Move(ctx context.Context) error {
 	if s.dial == nil {
 		return errors.New("move session: it ends with its connection")
+	}
+	if s.tellMoved != nil {
+		s.tellMoved()
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

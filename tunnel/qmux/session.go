@@ -31,16 +31,17 @@ const (
 
 // A Session is one end of a session. It is a tunnel.Session.
 type Session struct {
-	conf     config
-	dial     dialFunc // nil at the accepting end
-	dialing  bool
-	extended bool // both ends have the extension of this package
-	peer     parameters
-	info     tunnel.Peer
-	local    atomic.Pointer[net.Addr] // of the latest connection
-	log      *slog.Logger
-	created  time.Time
-	intake   *tunnel.Intake
+	conf      config
+	dial      dialFunc // nil at the accepting end
+	tellMoved func()   // tells what dials that the way is another one; nil if it need not know
+	dialing   bool
+	extended  bool // both ends have the extension of this package
+	peer      parameters
+	info      tunnel.Peer
+	local     atomic.Pointer[net.Addr] // of the latest connection
+	log       *slog.Logger
+	created   time.Time
+	intake    *tunnel.Intake
 
 	ctx         context.Context
 	cancel      context.CancelCauseFunc

@@ -108,8 +108,10 @@ func TestNegotiation(t *testing.T) {
 			near, far := opened(t, d, a)
 			says(t, far, "and back")
 			hears(t, near, "and back")
-			if err := d.Move(waiting(t)); (err == nil) != (tc.want > 0) {
-				t.Errorf("move: %v", err)
+			told, tell := false, d.tellMoved
+			d.tellMoved = func() { told = true; tell() }
+			if err := d.Move(waiting(t)); (err == nil) != (tc.want > 0) || told != (err == nil) {
+				t.Errorf("move: %v; what dials is told: %t", err, told)
 			}
 			if got := log.String(); (tc.notice == "") == strings.Contains(got, "will end with its connection") || !strings.Contains(got, tc.notice) {
 				t.Errorf("log: %q; want %q", got, tc.notice)
