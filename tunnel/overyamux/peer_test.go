@@ -383,6 +383,19 @@ func TestSilence(t *testing.T) {
 	}
 }
 
+// TestHalfCloseWithoutRoom: a session ends if its connection does not take the end of a stream in
+// time. The library drops it, and tells nobody.
+func TestHalfCloseWithoutRoom(t *testing.T) {
+	for name, end := range map[string]func(tunnel.Stream) error{"half-close": tunnel.Stream.CloseWrite, "close": tunnel.Stream.Close} {
+		a, b, _ := ends(t, func(*yamux.Config) {})
+		near, _ := open(t, a, b)
+		a.writeTimeout = 0 // any time is too long
+		if err := end(near); !errors.Is(err, tunnel.Dead) || !errors.Is(context.Cause(a.Alive()), tunnel.Dead) {
+			t.Errorf("%s: %v; the session: %v", name, err, context.Cause(a.Alive()))
+		}
+	}
+}
+
 // A peer that never reads costs a window, and a deadline ends the wait.
 func TestPeerNeverReads(t *testing.T) {
 	a, b, _ := ends(t, func(*yamux.Config) {})

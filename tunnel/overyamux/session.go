@@ -19,6 +19,7 @@ type session struct {
 	*carrier.Session
 	mux          *yamux.Session
 	closeTimeout time.Duration
+	writeTimeout time.Duration
 	guard        *guard
 
 	accepted chan struct{} // as Opened, for streams of the peer
@@ -35,7 +36,7 @@ func newSession(c net.Conn, p tunnel.Peer, start startFunc, conf *yamux.Config, 
 		return nil, err
 	}
 	s := &session{
-		Session: carrier.NewSession(p, o.Streams()), mux: mux, closeTimeout: conf.StreamCloseTimeout, guard: g,
+		Session: carrier.NewSession(p, o.Streams()), mux: mux, closeTimeout: conf.StreamCloseTimeout, writeTimeout: conf.ConnectionWriteTimeout, guard: g,
 		accepted: make(chan struct{}, o.Streams()+backlog),
 	}
 	s.Go(func() {

@@ -125,7 +125,18 @@ func (s *stream) CloseWrite() error {
 	}
 	s.ended = time.Now()
 	s.mu.Unlock()
-	return s.Stream.Close()
+	return s.finish()
+}
+
+// finish sends FIN. The library does not say that the connection did not take it in time: the peer
+// would wait for it.
+func (s *stream) finish() error {
+	began := time.Now()
+	err := s.Stream.Close()
+	if time.Since(began) >= s.session.writeTimeout {
+		return s.session.failed(yamux.ErrConnectionWriteTimeout)
+	}
+	return err
 }
 
 // Close implements net.Conn.
@@ -138,7 +149,7 @@ func (s *stream) Close() error {
 	s.closed = true
 	_ = s.Stream.SetDeadline(time.Unix(1, 0)) // wakes calls that wait; never fails
 	s.mu.Unlock()
-	err := s.Stream.Close()
+	err := s.finish()
 	s.session.guard.closed(s.StreamID())
 	return err
 }
