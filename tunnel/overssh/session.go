@@ -122,15 +122,15 @@ func (c Config) loginFailed(ctx context.Context, node string, w *wire, unverifie
 // keepAliveTimeout more. Any data counts, since an answer may be queued behind bulk.
 func (s *Session) keepalive() {
 	asked := make(chan struct{}, 1) // holds one while a request is unanswered
+	var v vigil
 	for {
-		silent := s.wire.silence()
-		wait := keepAlive - silent
-		if wait <= 0 {
-			wait += keepAliveTimeout
+		now, lastRead := s.wire.times()
+		wait, ask := v.next(now, lastRead)
+		if ask {
 			s.sendKeepalive(asked)
 		}
 		if wait <= 0 {
-			s.End(fmt.Errorf("%w: sshd of %s sent nothing for %v", tunnel.Dead, s.node, silent.Round(time.Millisecond)))
+			s.End(fmt.Errorf("%w: sshd of %s sent nothing for %v", tunnel.Dead, s.node, (now - lastRead).Round(time.Millisecond)))
 			return
 		}
 		select {
@@ -138,6 +138,29 @@ func (s *Session) keepalive() {
 			return
 		case <-time.After(wait):
 		}
+	}
+}
+
+// A vigil says when to ask a silent peer, and how long to wait for it. Times are since some time by
+// the monotonic clock: the other one may be set.
+type vigil struct {
+	asking bool
+	asked  time.Duration
+}
+
+// next says whether to ask, and how long to wait until the next call; not above zero is that the
+// peer is silent. A silence in which nobody has asked, as after this process was stopped, tells
+// nothing.
+func (v *vigil) next(now, lastRead time.Duration) (wait time.Duration, ask bool) {
+	v.asking = v.asking && lastRead < v.asked
+	switch silent := now - lastRead; {
+	case silent < keepAlive:
+		return keepAlive - silent, false
+	case !v.asking:
+		v.asking, v.asked = true, now
+		return keepAliveTimeout, true
+	default:
+		return keepAliveTimeout - (now - v.asked), false
 	}
 }
 

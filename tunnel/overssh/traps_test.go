@@ -135,6 +135,36 @@ func TestSilentPeer(t *testing.T) {
 	})
 }
 
+// TestVigil: a peer is asked before it is taken for dead, also if this process was stopped meanwhile.
+func TestVigil(t *testing.T) {
+	const ask, listen = true, false
+	for name, looks := range map[string][]struct {
+		now, lastRead, wait time.Duration
+		ask                 bool
+	}{
+		"answers": {
+			{0, 0, keepAlive, listen}, {keepAlive, 0, keepAliveTimeout, ask},
+			{keepAlive + keepAliveTimeout, keepAlive, keepAlive - keepAliveTimeout, listen},
+		},
+		"silent": {
+			{keepAlive, 0, keepAliveTimeout, ask}, {keepAlive + keepAliveTimeout - 1, 0, 1, listen}, {keepAlive + keepAliveTimeout, 0, 0, listen},
+		},
+		"stopped after an answer": {
+			{keepAlive, 0, keepAliveTimeout, ask}, {time.Hour, keepAlive + 1, keepAliveTimeout, ask}, {time.Hour + keepAliveTimeout, keepAlive + 1, 0, listen},
+		},
+		"stopped while nothing was asked": {
+			{0, 0, keepAlive, listen}, {time.Hour, 0, keepAliveTimeout, ask}, {time.Hour + 1, time.Hour, keepAlive - 1, listen},
+		},
+	} {
+		var v vigil
+		for i, l := range looks {
+			if wait, asks := v.next(l.now, l.lastRead); wait != l.wait || asks != l.ask {
+				t.Errorf("%s, look %d: waits for %v, asks: %t; want %v, %t", name, i, wait, asks, l.wait, l.ask)
+			}
+		}
+	}
+}
+
 // Bytes that make no sense end the connection, and do not look like the end of a
 // stream.
 func TestSpoiledBytes(t *testing.T) {

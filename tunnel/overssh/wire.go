@@ -18,7 +18,8 @@ const smallRead = 2 << 10
 // A wire is the connection that an SSH session runs over.
 type wire struct {
 	net.Conn
-	lastRead atomic.Int64 // when data was last read, in Unix nanoseconds
+	began    time.Time
+	lastRead atomic.Int64 // when data was last read, in nanoseconds since began
 
 	mu      sync.Mutex // guards the following
 	changed sync.Cond  // one of the following has changed; uses mu
@@ -28,9 +29,8 @@ type wire struct {
 }
 
 func newWire(c net.Conn) *wire {
-	w := &wire{Conn: c}
+	w := &wire{Conn: c, began: time.Now()}
 	w.changed.L = &w.mu
-	w.lastRead.Store(time.Now().UnixNano())
 	return w
 }
 
@@ -45,7 +45,7 @@ func (w *wire) Read(p []byte) (int, error) {
 	w.mu.Unlock()
 	n, err := w.Conn.Read(p)
 	if n > 0 {
-		w.lastRead.Store(time.Now().UnixNano())
+		w.lastRead.Store(int64(time.Since(w.began)))
 	}
 	if 0 < n && n < smallRead {
 		carrier.QuickAck(w.Conn)
@@ -97,7 +97,8 @@ func (w *wire) failure() error {
 	return w.err
 }
 
-// silence is the time since data was last read.
-func (w *wire) silence() time.Duration {
-	return time.Duration(time.Now().UnixNano() - w.lastRead.Load())
+// times are now, and when data was last read, since the connection was made.
+func (w *wire) times() (now, lastRead time.Duration) {
+	lastRead = time.Duration(w.lastRead.Load())
+	return time.Since(w.began), lastRead
 }
