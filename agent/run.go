@@ -55,6 +55,7 @@ type keeper struct {
 	moving      chan moveEnd  // the result of the current migration; nil if there is none
 	pathChanges chan struct{} // holds one if the route may have changed
 	clock       time.Time     // at the latest check
+	suspended   bool          // the machine was, and there has been no route since
 	links       sync.WaitGroup
 	logged      map[string]repeat // by server
 	sameAs      map[string]*link  // by server: the session with the one that it led to

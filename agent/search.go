@@ -63,7 +63,7 @@ func (l *link) remote() net.Addr { return cmp.Or(l.session.Link().Addr, l.sessio
 func (k *keeper) check(ctx context.Context, l *link) {
 	now := time.Now()
 	k.logLink(l)
-	if suspended(k.clock, now) {
+	if suspended(now.Round(0).Sub(k.clock.Round(0)), now.Sub(k.clock)) {
 		l.log.Info("machine was suspended")
 		k.pathChanged(ctx, l, true)
 	}
@@ -80,9 +80,7 @@ func (k *keeper) check(ctx context.Context, l *link) {
 
 // suspended reports whether the machine was suspended between two checks: then the wall clock
 // has advanced more than the monotonic clock.
-func suspended(before, now time.Time) bool {
-	return now.Round(0).Sub(before.Round(0))-now.Sub(before) >= suspendedFrom
-}
+func suspended(wall, monotonic time.Duration) bool { return wall-monotonic >= suspendedFrom }
 
 // logLink logs what happened to l's connection since the last check.
 func (k *keeper) logLink(l *link) {
@@ -123,6 +121,9 @@ func (k *keeper) fallBack(ctx context.Context, l *link) {
 		other = servers[(slices.Index(servers, l.server)+1+n%others)%len(servers)]
 	} else if !l.drains() {
 		return
+	}
+	if other != l.server && time.Now().Before(k.retryAfter[other]) {
+		return // as it requested
 	}
 	if !k.agent.shared.take(k.agent, other) {
 		return // another agent of this node has it
@@ -184,9 +185,11 @@ func (k *keeper) await(ctx context.Context) *link {
 // between it and the server may have forgotten the connection.
 func (k *keeper) pathChanged(ctx context.Context, l *link, suspended bool) {
 	path := k.agent.routing.path(addrOf(l.remote()))
-	if path == "" {
-		return // there is no route; the next change is handled
+	if path == "" { // there is no route; the next change is handled
+		k.suspended = k.suspended || suspended
+		return
 	}
+	suspended, k.suspended = suspended || k.suspended, false
 	changed := path != l.path
 	if !changed && !suspended && l.parked().IsZero() {
 		return

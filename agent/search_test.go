@@ -342,19 +342,54 @@ func TestMoveTimeout(t *testing.T) {
 	})
 }
 
-// TestSuspended: suspend is distinguished from the passing of time.
+// TestSuspended: suspend is distinguished from the passing of time, and from small corrections of
+// the wall clock.
 func TestSuspended(t *testing.T) {
-	now := time.Now()
-	if suspended(now, now.Add(time.Hour)) {
-		t.Error("an hour went by on both clocks")
-	}
-	// Round strips the monotonic reading, so that both times are wall time.
-	if suspended(now.Round(0), now.Round(0).Add(time.Hour)) {
-		t.Error("without the other clock nothing can be told")
+	for _, tc := range []struct {
+		wall, monotonic time.Duration
+		want            bool
+	}{
+		{time.Hour, time.Hour, false},
+		{time.Hour, time.Second, true},
+		{time.Second + suspendedFrom, time.Second, true},
+		{time.Second + suspendedFrom - 1, time.Second, false},
+		{-time.Hour, time.Second, false},
+	} {
+		if got := suspended(tc.wall, tc.monotonic); got != tc.want {
+			t.Errorf("%v by the wall clock and %v by the other: %t", tc.wall, tc.monotonic, got)
+		}
 	}
 }
 
-// TestMovesAfterSuspension: a session migrates after a suspension though the route is the same.
+// TestFallBackHeedsRetryAfter: a server that asks to be left alone for a while is, also by an agent
+// whose session waits for a connection.
+func TestFallBackHeedsRetryAfter(t *testing.T) {
+	bubble(t, func(t *testing.T, h *servers) {
+		defer h.open("hub:1")()
+		defer h.open("hub:2")()
+		var asked int
+		h.opinion = func(name string) error {
+			if name != "hub:2" {
+				return nil
+			}
+			asked++
+			return &tunnel.Goodbye{Code: tunnel.Busy, Text: "full", Retry: 10 * time.Minute}
+		}
+		fakeTransport := h.fakeTransport()
+		h.start(Config{Servers: []string{"hub:1", "hub:2"}, Transport: fakeTransport.transport()})
+		pass(time.Minute)
+		fakeTransport.latest().park()
+		pass(55 * time.Second)
+		if asked != 1 {
+			t.Errorf("asked %d times within 55 s", asked)
+		}
+		_ = fakeTransport.latest().Close()
+		pass(time.Second)
+	})
+}
+
+// TestMovesAfterSuspension: a session migrates after a suspension though the route is the same, as
+// soon as there is one.
 func TestMovesAfterSuspension(t *testing.T) {
 	bubble(t, func(t *testing.T, h *servers) {
 		defer h.open("hub:1")()
@@ -369,12 +404,31 @@ func TestMovesAfterSuspension(t *testing.T) {
 			t.Fatal(err)
 		}
 		k := keeper{agent: a}
+		h.shift("wlan0")
 		l.path = a.routing.path(netip.Addr{})
-		for _, suspended := range []bool{false, true} {
-			k.pathChanged(t.Context(), l, suspended)
+		moves := 0
+		for i, look := range []struct {
+			route            string
+			suspended, moves bool
+		}{
+			{"wlan0", false, false},
+			{"wlan0", true, true},
+			{"", false, false},
+			{"wlan0", false, false},
+			{"", false, false}, // goes to sleep
+			{"", true, false},  // wakes up before there is a route
+			{"wlan0", false, true},
+			{"wlan0", false, false},
+		} {
+			h.shift(look.route)
+			k.moving = nil
+			k.pathChanged(t.Context(), l, look.suspended)
 			k.links.Wait()
-			if moved := fakeTransport.latest().moved() == 1; moved != suspended {
-				t.Errorf("suspended %t: migrated %t", suspended, moved)
+			if look.moves {
+				moves++
+			}
+			if got := fakeTransport.latest().moved(); got != moves {
+				t.Fatalf("look %d: migrated %d times, want %d", i, got, moves)
 			}
 		}
 		_ = l.session.Close()
