@@ -57,8 +57,8 @@ type Config struct {
 	Transport tunnel.Transport
 	// Link has the options of the sessions' connections.
 	Link tunnel.LinkOptions
-	// TLS is called for each connection, so that a rotated certificate or CA is used; see
-	// auth.ClientTLS. Nil is for in-memory transports only.
+	// TLS is called for each session; see auth.ClientTLS. All connections of a session trust the
+	// authorities of its first. Nil is for in-memory transports only.
 	TLS func(ctx context.Context) (*tls.Config, error)
 	// Dial makes the connection below TLS, or to the proxy. Nil means to try all
 	// addresses of a name, each with a head start of 250 ms over the next.

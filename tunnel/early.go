@@ -65,17 +65,6 @@ func (e *early) Read(p []byte) (int, error) {
 	return e.Stream.Read(p)
 }
 
-// InnerReader implements Wrapper.
-func (e *early) InnerReader() Inner {
-	if e.awaitAnswer() != nil {
-		return Inner{} // Read says why
-	}
-	return Inner{Conn: e.Stream}
-}
-
-// InnerWriter implements Wrapper.
-func (e *early) InnerWriter() Inner { return Inner{Conn: e.Stream, Failed: e.refusalOr} }
-
 func (e *early) Write(p []byte) (int, error) {
 	n, err := e.Stream.Write(p)
 	return n, e.refusalOr(err)
@@ -95,6 +84,9 @@ func (e *early) Abort() error {
 	e.report(context.Canceled)
 	return Abort(e.Stream)
 }
+
+// OnReset implements Resetter.
+func (e *early) OnReset(f func(error)) (stop func()) { return onReset(e.Stream, f) }
 
 func (e *early) report(err error) { e.once.Do(func() { e.answered(err) }) }
 

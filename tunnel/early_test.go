@@ -263,3 +263,57 @@ func (o opener) Dismiss(*tunnel.Goodbye) error                 { return o.Close(
 func (o opener) Link() tunnel.LinkState                        { return tunnel.LinkState{} }
 func (o opener) Tell(func(tunnel.LinkState))                   {}
 func (o opener) Move(context.Context) error                    { return tunnel.ErrSessionClosed }
+
+// TestEarlyTargetResets: a splice ends when the target resets, though its client reads nothing.
+func TestEarlyTargetResets(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st, r, _ := begin(t, t.Context(), "hello")
+		far, err := r.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		near, client := memnet.Pipe(memnet.Addr("hub"), memnet.Addr("client"))
+		spliced := make(chan error, 1)
+		go func() {
+			_, err := tunnel.Splice(t.Context(), near, &tunnel.Tap{Conn: st})
+			spliced <- err
+		}()
+		_ = far.SetWriteDeadline(time.Now().Add(time.Second))
+		if _, err := io.WriteString(far, strings.Repeat("x", 1<<20)); !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("a client that reads nothing takes a megabyte: %v", err)
+		}
+		_ = tunnel.Abort(far)
+		synctest.Wait()
+		select {
+		case <-spliced:
+		default:
+			t.Error("the splice goes on")
+			_ = client.Close()
+			<-spliced
+		}
+	})
+}
+
+// TestEarlyClientResets: a client that resets while the target is dialed gives the dial up.
+func TestEarlyClientResets(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st, r, _ := begin(t, t.Context(), "hello")
+		near, client := memnet.Pipe(memnet.Addr("hub"), memnet.Addr("client"))
+		spliced := make(chan struct{})
+		go func() {
+			defer close(spliced)
+			_, _ = tunnel.Splice(t.Context(), struct{ net.Conn }{near}, st) // the client is gone
+		}()
+		synctest.Wait()
+		_ = tunnel.Abort(client)
+		synctest.Wait()
+		select {
+		case <-spliced:
+		default:
+			t.Error("the splice goes on")
+			_ = st.Close()
+			_ = r.Reject(tunnel.Refused, "no")
+			<-spliced
+		}
+	})
+}
