@@ -99,9 +99,38 @@ func (r *registry) setAbsentLocked(e *entry, m *member, addr string, now time.Ti
 	if e.left {
 		after = min(after, takeBackLeft)
 	}
-	e.gone = &absence{instance: m.hello.Instance, addr: addr, began: m.since, since: now, takeBack: now.Add(after)}
-	e.place = r.gone.PushBack(m.node)
-	r.expireLocked(now)
+	gone := absence{instance: m.hello.Instance, addr: addr, began: m.since, since: now, takeBack: now.Add(after)}
+	if slices.Contains(e.superseded, m.hello.Instance) { // by one elsewhere: hold says how long that counts
+		gone.addr, gone.takeBack, gone.held = e.by, now, true
+	}
+	r.absentLocked(e, m.node, gone)
+}
+
+// absentLocked keeps e, an entry without sessions.
+func (r *registry) absentLocked(e *entry, node string, gone absence) {
+	e.gone, e.place = &gone, r.gone.PushBack(node)
+	r.expireLocked(gone.since)
+}
+
+// recallLocked makes an entry of a node that has had no session here, as after a restart, and of
+// whose superseded instances other servers know. It returns nil if they know of none.
+func (r *registry) recallLocked(node string, others []Observation) *entry {
+	var last *Observation
+	for i := range others {
+		o := &others[i]
+		if !slices.Contains(o.Superseded, o.Instance) && (last == nil || o.Connected.After(last.Connected)) {
+			last = o
+		}
+	}
+	if last == nil || len(last.Superseded) == 0 {
+		return nil
+	}
+	r.initLocked()
+	e := new(entry)
+	r.nodes[node] = e
+	now := time.Now()
+	r.absentLocked(e, node, absence{instance: last.Instance, addr: last.Addr, began: now, since: now, takeBack: now, held: true})
+	return e
 }
 
 // expireLocked deletes expired absences, and the oldest ones above the limit. One that is held does
@@ -207,6 +236,9 @@ func (r *registry) learn(node string, others []Observation) (lost []*member, by 
 	r.wakeLocked(node)
 	e := r.nodes[node]
 	if e == nil {
+		e = r.recallLocked(node, others)
+	}
+	if e == nil {
 		return nil, nil
 	}
 	for i := range others {
@@ -234,6 +266,7 @@ func (e *entry) learn(o *Observation) bool {
 	}
 	if lost {
 		e.supersede(here.hello.Instance, o.Instance)
+		e.by = o.Addr
 	}
 	return lost
 }

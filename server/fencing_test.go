@@ -265,6 +265,40 @@ func TestCopyElsewhereKeepsTheNode(t *testing.T) {
 	}
 }
 
+// TestCopyElsewhereLeaves: a copy takes the node over at another server and leaves in good order. The
+// original is taken back here after the time of a restart, also by a server that was restarted since.
+func TestCopyElsewhereLeaves(t *testing.T) {
+	there := func(state State) []Observation {
+		o := Observation{Node: "n", Instance: 2, Connected: time.Now(), Superseded: []uint64{1}, Change: Change{State: state, Cause: Left, Addr: "198.51.100.7:1"}}
+		if state == Attached {
+			o.Superseded = nil // that server has had no session of the original
+		}
+		return []Observation{o, {Node: "n", Instance: 1, Superseded: o.Superseded, Change: Change{State: Detached, Cause: Refused}}}
+	}
+	for name, learns := range map[string][]State{"seen": {Attached, Attached, Detached}, "seen once": {Attached, Detached}, "restarted since": {Detached}} {
+		t.Run(name, func(t *testing.T) {
+			inFleet(t, func(_ *testing.T, f *fleet) {
+				if learns[0] == Attached {
+					original := f.let(1)
+					time.Sleep(time.Second) // the bubble's clock
+					f.hub.Learn("n", there(Attached)...)
+					<-original.gone
+					synctest.Wait()
+					f.turned(1, "198.51.100.7:1, took over")
+				}
+				for _, state := range learns {
+					f.hub.Learn("n", there(state)...)
+				}
+				f.turned(1, "198.51.100.7:1, took over")
+				time.Sleep(takeBackLeft - time.Second) // the bubble's clock
+				f.turned(1, "may still run its pods")
+				time.Sleep(time.Second) // the bubble's clock
+				f.let(1)
+			})
+		})
+	}
+}
+
 // Two servers that could not hear each other prefer different instances. Once they can, both
 // prefer the one that connected later.
 func TestSplitHeals(t *testing.T) {

@@ -108,6 +108,7 @@ type entry struct {
 	older      []*member // demoted, newest first: their streams continue
 	superseded []uint64  // instances, oldest first
 	left       bool      // the agent announced that it leaves
+	by         string    // the address of the instance elsewhere that has superseded the one here
 
 	gone  *absence      // nil while there are sessions
 	place *list.Element // in the registry's gone list, with gone
@@ -159,14 +160,18 @@ type seat struct {
 	demoted   *member
 }
 
+func (r *registry) initLocked() {
+	if r.nodes == nil {
+		r.nodes, r.waiting = make(map[string]*entry), make(map[string][]*member)
+	}
+}
+
 // attach registers m if it is admitted and replaces no session. If it would replace one, m
 // waits until settle.
 func (r *registry) attach(m *member) seat {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.nodes == nil {
-		r.nodes, r.waiting = make(map[string]*entry), make(map[string][]*member)
-	}
+	r.initLocked()
 	e, s := r.judgeLocked(m)
 	switch {
 	case s.verdict.refuses():
