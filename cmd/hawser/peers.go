@@ -13,8 +13,6 @@ import (
 	"os"
 	"strconv"
 	"strings"
-	"sync"
-	"time"
 
 	"github.com/spf13/pflag"
 	"k8s.io/client-go/kubernetes"
@@ -30,10 +28,6 @@ import (
 
 // anyServer is a name that is in the serving certificate of every server.
 const anyServer = "kubernetes"
-
-// certificateAge is how old the certificate may be that a server shows to others: it
-// follows the authority, which may be replaced, within that time.
-const certificateAge = time.Hour
 
 // peerOptions are the flags of a server that is one of several.
 type peerOptions struct {
@@ -140,28 +134,11 @@ func peerTLS(id string, keys *pki.PKI, files *auth.Files) (*tls.Config, error) {
 	return conf, nil
 }
 
-// shownToPeers is the certificate by which a server shows itself to others. It has the
-// shape of tls.Config's GetClientCertificate.
+// shownToPeers makes the certificate by which a server shows itself to others, anew for each
+// connection: the authority that signs it may have been replaced. It has the shape of tls.Config's
+// GetClientCertificate.
 func shownToPeers(id string, keys *pki.PKI) func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
-	var (
-		mu   sync.Mutex
-		cert *tls.Certificate
-	)
-	return func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
-		mu.Lock()
-		defer mu.Unlock()
-		if cert != nil {
-			// Below zero the clock was ahead when it was made, and it counts for nobody yet.
-			if age := time.Since(cert.Leaf.NotBefore); age >= 0 && age < certificateAge {
-				return cert, nil
-			}
-		}
-		made, err := keys.ServerCertificate(id)
-		if err == nil {
-			cert = made
-		}
-		return made, err
-	}
+	return func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return keys.ServerCertificate(id) }
 }
 
 // listener takes the sessions of other servers out of l's.
