@@ -5,6 +5,7 @@ package agent
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -57,9 +58,11 @@ type Config struct {
 	Transport tunnel.Transport
 	// Link has the options of the sessions' connections.
 	Link tunnel.LinkOptions
-	// TLS is called for each session; see auth.ClientTLS. All connections of a session trust the
-	// authorities of its first. Nil is for in-memory transports only.
+	// TLS is called for each session; see auth.ClientTLS. Nil is for in-memory transports only.
 	TLS func(ctx context.Context) (*tls.Config, error)
+	// Roots are the authorities of servers, asked for each connection of a session, so that it
+	// goes on when they are replaced. Nil means those of TLS.
+	Roots func() *x509.CertPool
 	// Dial makes the connection below TLS, or to the proxy. Nil means to try all
 	// addresses of a name, each with a head start of 250 ms over the next.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)

@@ -103,7 +103,7 @@ func (a *Agent) dialSession(ctx context.Context, server string, conf *tls.Config
 		return nil, err
 	}
 	t := a.cfg.Transport
-	o := tunnel.Options{TLS: conf, Dial: a.dialer.DialContext, DialSmall: a.dialer.DialSmall, MaxStreams: a.cfg.MaxStreams, Link: a.cfg.Link, Log: a.log}
+	o := tunnel.Options{TLS: conf, Roots: a.cfg.Roots, Dial: a.dialer.DialContext, DialSmall: a.dialer.DialSmall, MaxStreams: a.cfg.MaxStreams, Link: a.cfg.Link, Log: a.log}
 	if !overUDP(t) || a.cfg.Dial != nil {
 		return t.Dial(ctx, server, o)
 	}

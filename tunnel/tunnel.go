@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -157,6 +158,9 @@ type Capabilities struct {
 type Options struct {
 	// TLS is required, except in memory. A transport sets ALPN on a copy.
 	TLS *tls.Config
+	// Roots are the authorities of servers, asked for each connection in place of TLS.RootCAs: a
+	// session may outlive an authority. Nil means TLS.RootCAs.
+	Roots func() *x509.CertPool
 	// Dial makes the connection below TLS; nil means that of a net.Dialer.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 	// DialSmall is Dial for paths on which large packets are lost: neither end of the

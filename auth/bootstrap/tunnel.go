@@ -31,11 +31,16 @@ const (
 // TunnelTLS is the configuration of a client that is the node, for the server's end of the
 // tunnel. It trusts the authorities of the API server and the hub's own.
 func (i *Identity) TunnelTLS() *tls.Config {
+	return auth.ClientTLS(i.GetClientCertificate, i.TunnelRoots(), "")
+}
+
+// TunnelRoots are the authorities that TunnelTLS trusts now.
+func (i *Identity) TunnelRoots() *x509.CertPool {
 	list := i.trust.Load().roots
 	if tunnel := i.tunnel.Load(); tunnel != nil {
 		list = slices.Concat(list, *tunnel)
 	}
-	return auth.ClientTLS(i.GetClientCertificate, poolOf(list), "")
+	return poolOf(list)
 }
 
 // TunnelKnown reports whether the hub's authority, or that there is none, was ever read.

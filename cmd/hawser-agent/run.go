@@ -323,6 +323,7 @@ func (p *parts) connect(o *options, id *bootstrap.Identity, metrics prometheus.R
 		Transport: transports()[o.transport],
 		Link:      o.link,
 		TLS:       func(ctx context.Context) (*tls.Config, error) { return p.tunnelTLS(ctx, id, log), nil },
+		Roots:     id.TunnelRoots,
 		Proxy:     proxyFor,
 		Allow:     o.targets,
 		Moved:     p.moved,

@@ -109,9 +109,14 @@ func (d *Dialer) connect(ctx context.Context, small bool) (*tls.Conn, error) {
 	d.packetSize.connected(connected)
 	tune(raw, d.options)
 	m := &dialedConn{Conn: raw}
-	c := tls.Client(d.below(m), d.tls)
+	conf := d.tls
+	if roots := d.options.Roots; roots != nil {
+		conf = conf.Clone()
+		conf.RootCAs = roots()
+	}
+	c := tls.Client(d.below(m), conf)
 	if err = c.HandshakeContext(ctx); err == nil {
-		err = checkALPN(c.ConnectionState(), d.tls.NextProtos)
+		err = checkALPN(c.ConnectionState(), conf.NextProtos)
 	}
 	if s, ok := raw.(settler); ok && (err == nil || errors.Is(ctx.Err(), context.Canceled)) {
 		s.Settled(err == nil)

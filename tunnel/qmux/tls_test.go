@@ -6,10 +6,12 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"log/slog"
 	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -154,6 +156,30 @@ func TestResumesWithTicket(t *testing.T) {
 			t.Errorf("%+v", l)
 		}
 	}
+}
+
+// TestAuthorityReplaced: a session goes on when the authority of its server has been replaced.
+func TestAuthorityReplaced(t *testing.T) {
+	before, after := tunneltest.NewAuthority(t, "before"), tunneltest.NewAuthority(t, "after")
+	var now atomic.Pointer[tls.Config]
+	now.Store(before.Server(t))
+	conf := now.Load().Clone()
+	conf.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) { return now.Load(), nil }
+	addr, accepted := overTLS(t, tunnel.Options{TLS: conf})
+	relay := tunneltest.NewRelay(t, addr)
+	client := before.Client(t, "a")
+	client.ClientSessionCache = noTickets{}
+	var roots atomic.Pointer[x509.CertPool]
+	roots.Store(before.Pool())
+	d := dialed(t, relay.Addr(), tunnel.Options{TLS: client, Roots: roots.Load})
+	near, far := opened(t, d, sessionOf(t, accepted))
+	next := after.Server(t)
+	next.ClientCAs, next.NextProtos = before.Pool(), conf.NextProtos
+	now.Store(next)
+	roots.Store(after.Pool())
+	relay.Cut()
+	says(t, near, "after")
+	hears(t, far, "after")
 }
 
 // A session goes on for its identity only, however good another one's certificate is,
