@@ -4,6 +4,7 @@ package tunnelhealth
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"sync"
 	"testing"
@@ -12,8 +13,10 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/hawser-project/hawser/controlplane/evidence"
 	"github.com/hawser-project/hawser/controlplane/loop"
@@ -94,6 +97,47 @@ func tells(t *testing.T, client *fake.Clientset) *corev1.NodeCondition {
 		return &corev1.NodeCondition{}
 	}
 	return c
+}
+
+// TestOldProbeIsForgotten: a server that speaks for a node again does not tell what it found when it
+// asked the node's kubelet last.
+func TestOldProbeIsForgotten(t *testing.T) {
+	speakers(t, []string{"a", "b"}, func(client *fake.Clientset, all map[string]*speaker) {
+		a, b := all["a"], all["b"]
+		path := func() corev1.ConditionStatus {
+			t.Helper()
+			n, err := client.CoreV1().Nodes().Get(t.Context(), tunneledNode, metav1.GetOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return condition(n, evidence.DataPathReady).Status
+		}
+		a.has(evidence.Attached, evidence.Session{})
+		pass(time.Minute)
+		a.sees(func(s *evidence.Session) { s.Elsewhere = true })
+		b.has(evidence.Attached, evidence.Session{Also: []string{"a"}})
+		pass(time.Minute)
+		for _, s := range all { // the agent hangs
+			s.mu.Lock()
+			s.refuse = errors.New("no")
+			s.mu.Unlock()
+		}
+		pass(5 * time.Minute)
+		if got := path(); got != corev1.ConditionFalse {
+			t.Fatalf("the kubelet API of an agent that hangs: %s", got)
+		}
+		var told []string
+		client.PrependReactor("patch", "nodes", func(a clienttesting.Action) (bool, runtime.Object, error) {
+			told = append(told, string(a.(clienttesting.PatchAction).GetPatch()))
+			return false, nil, nil
+		})
+		b.sees(func(s *evidence.Session) { s.Elsewhere = true })
+		a.sees(func(s *evidence.Session) { s.Elsewhere = false })
+		pass(5 * time.Minute)
+		if all := strings.Join(told, "\n"); strings.Contains(all, ProbeSucceeded) || !strings.Contains(all, "at server a") || path() != corev1.ConditionFalse {
+			t.Errorf("when the other server speaks:\n%s", all)
+		}
+	})
 }
 
 func patches(client *fake.Clientset) int { return (&bench{client: client}).patches() }

@@ -231,6 +231,16 @@ func (c *Controller) memo(node string, f func(*memo)) {
 	f(m)
 }
 
+// forgetProbe forgets what the last probe of a node found: others probe it from now on, and it is not
+// asked here again before this server writes its conditions.
+func (c *Controller) forgetProbe(node string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if m := c.memos[node]; m != nil {
+		m.probe = result{}
+	}
+}
+
 // unprobed says whether an attached node has never been asked: one whose session
 // came before its Node.
 func (c *Controller) unprobed(node string) bool {
@@ -242,7 +252,7 @@ func (c *Controller) unprobed(node string) bool {
 		return false
 	}
 	s, ok := c.cfg.Source.Observe(node)
-	return ok && s.State == evidence.Attached
+	return ok && s.State == evidence.Attached && !s.Elsewhere
 }
 
 // lost says whether a node has been found silent since it was last asked here: what
@@ -285,6 +295,7 @@ func (c *Controller) sync(ctx context.Context, name string) (time.Duration, erro
 		return c.syncGone(ctx, node, &s, now)
 	}
 	if s.Elsewhere {
+		c.forgetProbe(name)
 		if has := condition(node, evidence.TunnelConnected); s.State != evidence.Attached && has != nil && has.Status == corev1.ConditionTrue {
 			return unsure, nil // the other may go before it writes, and that is no change
 		}
