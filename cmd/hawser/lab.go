@@ -79,25 +79,28 @@ func runScript(ctx context.Context, out io.Writer, dir string, script lab.Script
 	if err != nil {
 		return fmt.Errorf("--dir %s: %w; hawser up --netns makes one", dir, err)
 	}
-	defer func() { err = errors.Join(err, l.Close(context.WithoutCancel(ctx))) }()
-	if !plan {
-		var lost error
-		err = script.Run(ctx, l, func(e lab.Event) {
-			if _, werr := fmt.Fprintln(out, e); werr != nil {
-				lost = werr
-			}
-		})
-		return errors.Join(err, lost)
-	}
 	var names []string
 	for _, n := range l.Nodes() {
 		names = append(names, n.Name)
 	}
 	events, err := script.Plan(names)
-	for _, e := range events {
-		if _, werr := fmt.Fprintln(out, e); werr != nil {
-			return werr
-		}
+	if err != nil {
+		return err // nothing has been changed that Close would heal
 	}
-	return err
+	if plan {
+		for _, e := range events {
+			if _, werr := fmt.Fprintln(out, e); werr != nil {
+				return werr
+			}
+		}
+		return nil
+	}
+	defer func() { err = errors.Join(err, l.Close(context.WithoutCancel(ctx))) }()
+	var lost error
+	err = script.Run(ctx, l, func(e lab.Event) {
+		if _, werr := fmt.Fprintln(out, e); werr != nil {
+			lost = werr
+		}
+	})
+	return errors.Join(err, lost)
 }
