@@ -443,3 +443,22 @@ func TestMalformedAnnotationsAreToldOnce(t *testing.T) {
 		}
 	})
 }
+
+// TestSaysWhoFellSilent: nodes that had left before a site was cut did not fall silent with it.
+func TestSaysWhoFellSilent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, Config{})
+		for _, n := range []string{"a1", "a2", "a3", "a4", "a5", "b1"} {
+			w.node(n, n[:1], true)
+		}
+		pass(settled)
+		for _, n := range []string{"a3", "a4", "a5"} {
+			w.turn(n, Detached, Left, 0)
+		}
+		pass(48 * time.Hour)
+		w.silence("a1", "a2")
+		if _, text, _, _ := w.judge.Excuse(w.get("a1")); !strings.HasPrefix(text, "all 2 connected nodes (of 5) of site a fell silent together") {
+			t.Error(text)
+		}
+	})
+}

@@ -3,6 +3,7 @@ package evidence
 // Groups of nodes that may have been cut by one cause, as sets of spans.
 
 import (
+	"fmt"
 	"slices"
 	"time"
 )
@@ -102,19 +103,30 @@ func (g *group) after(t time.Time) int {
 	return i
 }
 
+// near are the spans that ended by silence within window of t.
+func (g *group) near(t time.Time, window time.Duration) []span {
+	compare := func(s span, t time.Time) int { return s.end.Compare(t) }
+	from, _ := slices.BinarySearchFunc(g.last, t.Add(-window), compare)
+	to, _ := slices.BinarySearchFunc(g.last, t.Add(window+1), compare)
+	return g.last[from:max(from, to)]
+}
+
 // together says whether node is not the only one whose last word came within
 // window of t.
 func (g *group) together(node string, t time.Time, window time.Duration) bool {
-	from, _ := slices.BinarySearchFunc(g.last, t.Add(-window), func(s span, t time.Time) int { return s.end.Compare(t) })
-	for _, s := range g.last[from:] {
-		if s.end.After(t.Add(window)) {
-			return false
-		}
-		if s.node != node {
-			return true
-		}
+	return slices.ContainsFunc(g.near(t, window), func(s span) bool { return s.node != node })
+}
+
+// silenced says which nodes had their last word within window of t.
+func (g *group) silenced(t time.Time, window time.Duration) string {
+	silent := make(map[string]bool)
+	for _, s := range g.near(t, window) {
+		silent[s.node] = true
 	}
-	return false
+	if len(silent) == g.nodes {
+		return fmt.Sprintf("all %d nodes", g.nodes)
+	}
+	return fmt.Sprintf("all %d connected nodes (of %d)", len(silent), g.nodes)
 }
 
 // lived says whether somebody was heard without a gap from t or before to window

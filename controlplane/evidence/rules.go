@@ -75,7 +75,7 @@ func serverLost(h *observation) excuse {
 	if !h.cut(h.view.groupOf(&h.session)) || !h.now.Before(until) {
 		return excuse{}
 	}
-	return excuse{ServerLostNetwork, fmt.Sprintf("all %d nodes with a tunnel fell silent together at %s; pods are kept until %s", h.view.groupOf(&h.session).nodes, clock(h.last), clock(until)), until}
+	return excuse{ServerLostNetwork, fmt.Sprintf("%s with a tunnel fell silent together at %s; pods are kept until %s", h.view.groupOf(&h.session).silenced(h.last, h.cfg.Together), clock(h.last), clock(until)), until}
 }
 
 // siteLost excuses nodes whose site is out of reach.
@@ -87,7 +87,7 @@ func siteLost(h *observation) excuse {
 	if !h.now.Before(until) {
 		return excuse{}
 	}
-	return excuse{SiteLostNetwork, fmt.Sprintf("all %d nodes of site %s fell silent together at %s; pods are kept until %s", h.site.nodes, h.site.name, clock(h.last), clock(until)), until}
+	return excuse{SiteLostNetwork, fmt.Sprintf("%s of site %s fell silent together at %s; pods are kept until %s", h.site.silenced(h.last, h.cfg.Together), h.site.name, clock(h.last), clock(until)), until}
 }
 
 // until is when an excuse ends that is good for term: counted from a time, and no

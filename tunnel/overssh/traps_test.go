@@ -143,7 +143,8 @@ func TestVigil(t *testing.T) {
 		ask                 bool
 	}{
 		"answers": {
-			{0, 0, keepAlive, listen}, {keepAlive, 0, keepAliveTimeout, ask},
+			{0, 0, keepAlive, listen},
+			{keepAlive, 0, keepAliveTimeout, ask},
 			{keepAlive + keepAliveTimeout, keepAlive, keepAlive - keepAliveTimeout, listen},
 		},
 		"silent": {

@@ -45,8 +45,9 @@ const (
 	resetsBurst     = 500
 	resetsPerSecond = 50
 	// resetsSuspect is how many of them are the reason if it ends: net/http, too,
-	// closes connections that take back requests faster than it can stop them.
-	resetsSuspect = 100
+	// closes connections that take back requests faster than it can stop them. A client
+	// that stops takes back all that are open.
+	resetsSuspect = 300
 )
 
 // Why a connection was closed, as the metric and the log call it.

@@ -21,6 +21,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"go.uber.org/goleak"
+	"golang.org/x/time/rate"
 
 	"github.com/hawser-project/hawser/e2e/await"
 	"github.com/hawser-project/hawser/e2e/rogue"
@@ -258,6 +259,27 @@ func TestMalformed(t *testing.T) {
 }
 
 // What clients do all the time is neither counted nor logged.
+// TestManyWatchesEnd: a client that stops in good order takes back all its watches at once, and is
+// not blamed for that. One that takes back more than it may have open is.
+func TestManyWatchesEnd(t *testing.T) {
+	r := serve(t, 10, func(http.ResponseWriter, *http.Request) {})
+	for n, want := range map[int]float64{250: 0, resetsSuspect: 1} {
+		near, far := net.Pipe()
+		defer far.Close()
+		c := &conn{Conn: near, d: r.Doorman, leave: func() {}, resets: rate.NewLimiter(0, resetsBurst)}
+		c.asked.Store(true)
+		c.known.Store(true)
+		before := testutil.ToFloat64(r.metrics.closed.WithLabelValues(resets))
+		for range n {
+			c.reset()
+		}
+		_ = c.Close()
+		if got := testutil.ToFloat64(r.metrics.closed.WithLabelValues(resets)) - before; got != want {
+			t.Errorf("after %d: counted %v", n, got)
+		}
+	}
+}
+
 func TestHonest(t *testing.T) {
 	r := serve(t, 0, func(w http.ResponseWriter, req *http.Request) { Seen(req.Context(), true) })
 	for range 3 {
