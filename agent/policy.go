@@ -172,8 +172,12 @@ func (p policy) isPods(ip netip.Addr, port uint16) bool {
 }
 
 func (p policy) notAllowed(addr, to string) error {
-	if !p.kubelet { // this process does not run the pods
+	at, err := netip.ParseAddrPort(to)
+	switch {
+	case !p.kubelet: // this process does not run the pods
 		return refuse(addr, tunnel.Denied, "%s is not the kubelet of node %s; --allow-target %s on its agent would admit it", to, p.node, to)
+	case err == nil && at.Addr().IsLoopback():
+		return refuse(addr, tunnel.Denied, "%s is not the kubelet of node %s: ports that pods declare are reached at the pods' addresses; --allow-target %s on its agent would admit it", to, p.node, to)
 	}
 	return refuse(addr, tunnel.Denied, "%s is neither the kubelet nor a port that a running pod of node %s declares: list it under the container's ports, or --allow-target %s on its agent would admit it", to, p.node, to)
 }

@@ -26,6 +26,21 @@ func targets(t testing.TB, specs ...string) Targets {
 	return ts
 }
 
+// TestDeniedSaysWhy: a port that a pod declares is not one of the node's loopback.
+func TestDeniedSaysWhy(t *testing.T) {
+	p := policy{node: "node-1", kubelet: true}
+	for addr, want := range map[string]string{
+		"node-1:8080":     "reached at the pods' addresses; --allow-target 127.0.0.1:8080",
+		"127.0.0.1:8080":  "reached at the pods' addresses; --allow-target 127.0.0.1:8080",
+		"192.0.2.1:8080":  "list it under the container's ports",
+		"example.com:443": "--allow-target example.com:443",
+	} {
+		if _, err := p.decide("tcp", addr); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q in it", addr, err, want)
+		}
+	}
+}
+
 func TestDecide(t *testing.T) {
 	pod, own := netip.MustParseAddr("10.1.0.7"), netip.MustParseAddr("192.0.2.1")
 	base := policy{

@@ -107,7 +107,12 @@ func (f *File) Algorithms(node, addr string) ([]string, error) {
 
 // unknown is the error if no key is pinned for node. does is what its sshd at addr does.
 func (f *File) unknown(node, addr, does string) error {
-	return fmt.Errorf("no ssh host key is pinned for node %s in %s, and its sshd at %s %s: compare the key and pin it with hawser ssh pin %s", node, f.path, addr, does, node)
+	return fmt.Errorf("no ssh host key is pinned for node %s in %s, and its sshd at %s %s: compare the key and pin it with %s", node, f.path, addr, does, f.pin(node, addr))
+}
+
+// pin is the command that pins the key of node, whose sshd is at addr.
+func (f *File) pin(node, addr string) string {
+	return fmt.Sprintf("hawser ssh pin %s --address %s --ssh-known-hosts %s", node, addr, f.path)
 }
 
 // algorithms are those of host keys and of host certificates, in the library's order.
@@ -149,13 +154,13 @@ func (f *File) Check(node, addr string, key ssh.PublicKey) error {
 	var other *knownhosts.KeyError
 	switch {
 	case errors.As(err, &revoked):
-		return fmt.Errorf("ssh host key of node %s is revoked: %s shows %s, which %s revokes in line %d; give the node a new host key and pin that with hawser ssh pin %s", node, addr, shows, f.path, revoked.Revoked.Line, node)
+		return fmt.Errorf("ssh host key of node %s is revoked: %s shows %s, which %s revokes in line %d; give the node a new host key and pin that with %s", node, addr, shows, f.path, revoked.Revoked.Line, f.pin(node, addr))
 	case len(pinned) == 0: // any more
 		return f.unknown(node, addr, "shows "+shows)
 	case !errors.As(err, &other):
 		shows += " (" + err.Error() + ")" // the certificate is not valid
 	}
-	return fmt.Errorf("ssh host key of node %s has changed: %s shows %s, pinned in %s is %s; if the node was reinstalled, compare the key and pin the new one with hawser ssh pin %s, else somebody is in between", node, addr, shows, f.path, strings.Join(pinned, ", "), node)
+	return fmt.Errorf("ssh host key of node %s has changed: %s shows %s, pinned in %s is %s; if the node was reinstalled, compare the key and pin the new one with %s, else somebody is in between", node, addr, shows, f.path, strings.Join(pinned, ", "), f.pin(node, addr))
 }
 
 // Pinned are the keys in the file for node, including those of authorities.

@@ -60,7 +60,7 @@ func TestFileChanges(t *testing.T) {
 	a, b := ed(t), ed(t)
 	path := filepath.Join(dir, "host_keys")
 	h, other := opened(t, path), opened(t, path)
-	if err := known(h); err == nil || !strings.Contains(err.Error(), "hawser ssh pin node-1") || !strings.Contains(err.Error(), path) {
+	if err := known(h); err == nil || !strings.Contains(err.Error(), "hawser ssh pin node-1 --address ") || !strings.Contains(err.Error(), " --ssh-known-hosts "+path) {
 		t.Errorf("nothing is pinned: %v", err)
 	}
 	if err := other.Pin("node-1", a); err != nil {

@@ -180,13 +180,7 @@ func joinConfig(o *options, log *slog.Logger) (bootstrap.Config, error) {
 			return c, fmt.Errorf("%s: %w", o.tokenFrom, err)
 		}
 	}
-	for _, h := range o.caHashes {
-		pins, pinErr := bootstrap.ParsePins(h)
-		if pinErr != nil {
-			return c, fmt.Errorf("--discovery-token-ca-cert-hash: %w", pinErr)
-		}
-		c.Pins = append(c.Pins, pins...)
-	}
+	c.Pins = o.pins
 	if info, err := os.Stat(o.tokenFile); err == nil && info.Mode().Perm()&0o044 != 0 {
 		log.Warn("the join token can be read by other users: chmod 600", "file", o.tokenFile)
 	}

@@ -35,6 +35,7 @@ type options struct {
 	token       string
 	tokenFile   string
 	caHashes    []string
+	pins        []bootstrap.Pin // of caHashes, set by check
 	dataDir     string
 	name        string
 	override    string
@@ -232,6 +233,13 @@ func (o *options) checkToken() error {
 		o.token, o.tokenFrom = env, tokenEnv
 	default:
 		o.tokenFrom = "--token"
+	}
+	for _, h := range o.caHashes {
+		pins, err := bootstrap.ParsePins(h)
+		if err != nil {
+			return fmt.Errorf("--discovery-token-ca-cert-hash: %w", err)
+		}
+		o.pins = append(o.pins, pins...)
 	}
 	return nil
 }

@@ -133,6 +133,7 @@ func TestOptions(t *testing.T) {
 		args []string
 		want string // in the error; empty means none
 	}{
+		"bad hash":          {[]string{"--token", "abcdef.0123456789abcdef", "--discovery-token-ca-cert-hash", "md5:1"}, "--discovery-token-ca-cert-hash: "},
 		"defaults":          {nil, ""},
 		"plain http":        {[]string{"--server", "http://hub.example"}, `--server "http://hub.example"`},
 		"path":              {[]string{"--server", "https://hub.example/x"}, `--server "https://hub.example/x"`},
