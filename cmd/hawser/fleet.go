@@ -158,8 +158,11 @@ func (o *fleetOptions) check(f *pflag.FlagSet) error {
 	if f.Changed("node-status-update-frequency") && !f.Changed("node-status-report-frequency") {
 		o.statusReport = o.statusUpdate
 	}
-	if _, err = node.ParseName(o.prefix + "1"); err != nil {
+	switch name, err := node.ParseName(o.prefix + "1"); {
+	case err != nil:
 		return fmt.Errorf("--prefix: %w", err)
+	case name != o.prefix+"1": // as nodes of machines are named
+		return fmt.Errorf("--prefix %q: want lower case and no spaces", o.prefix)
 	}
 	if o.more, err = node.ParseLabels(o.labels); err != nil {
 		return fmt.Errorf("--labels: %w", err)

@@ -39,6 +39,7 @@ func TestFleetOptions(t *testing.T) {
 		"--node-status-report-frequency 1ms":     "--node-status-report-frequency 1ms",
 		"--node-lease-duration-seconds 0":        "--node-lease-duration-seconds 0",
 		"--prefix Sim_":                          "--prefix",
+		"--prefix Sim-":                          `--prefix "Sim-": want lower case`,
 		"--labels node-role.kubernetes.io/bad=1": "--labels",
 		"--faults kill:1@soon":                   `--faults "kill:1@soon": AT "soon"`,
 		"--server http://hub.example":            `--server "http://hub.example"`,

@@ -16,10 +16,12 @@ import (
 	"os/signal"
 	"path/filepath"
 	"slices"
+	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/hawser-project/hawser/auth/atomicfile"
 	"github.com/hawser-project/hawser/auth/privatedir"
 )
 
@@ -90,7 +92,8 @@ func NewLogger(format string, verbosity int) *slog.Logger {
 var locks = []string{"server.lock", "agent.lock", "up.lock", "fleet.lock"}
 
 // firstFiles are what may be in a data directory before it is first locked: by
-// hawser up, by hawser ssh pin, by who moves an identity, and by file systems.
+// hawser up, by hawser ssh pin, by who moves an identity, and by file systems. What a crash leaves
+// of a file that was being written may be there, too.
 var firstFiles = []string{
 	"server.log", "server.pid", "agent.log", "agent.pid", "pki", "ssh_known_hosts", ".ssh_known_hosts.lock", "lost+found",
 }
@@ -126,7 +129,8 @@ func CheckDataDir(dir string) (string, error) {
 		if slices.Contains(locks, e.Name()) {
 			return dir, nil
 		}
-		if foreign == "" && !slices.Contains(firstFiles, e.Name()) {
+		first := slices.Contains(firstFiles, e.Name()) || strings.HasPrefix(e.Name(), atomicfile.TempPrefix)
+		if foreign == "" && !first {
 			foreign = e.Name()
 		}
 	}

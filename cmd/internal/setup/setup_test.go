@@ -79,6 +79,7 @@ func TestRefusedDataDirs(t *testing.T) {
 		private("agent.log", "agent.pid"): "",
 		private("up.lock", "x"):           "",
 		private("lost+found"):             "",
+		private(".writing-123"):           "",
 	} {
 		_, err := CheckDataDir(dir)
 		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
