@@ -266,7 +266,7 @@ func (c *cluster) explained(t *testing.T, node, layer string) {
 	eventually(t, "the broken layer is "+layer, func() error {
 		var r struct{ Verdict struct{ Layer string } }
 		out, err := exec.CommandContext(t.Context(), filepath.Join(client, "hawser"), "explain", "node", node,
-			"--dir", c.dir, "--node-monitor-grace-period", grace.String(), "-o", "json").CombinedOutput()
+			"--dir", c.dir, "--node-monitor-grace-period", grace.String(), "-o", "json").Output()
 		if err == nil {
 			err = json.Unmarshal(out, &r)
 		}
