@@ -10,8 +10,6 @@ import (
 	"testing"
 	"time"
 
-	appsv1 "k8s.io/api/apps/v1"
-	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -430,43 +428,6 @@ func TestBuiltinObjectsComeBack(t *testing.T) {
 		}
 	}
 	t.Error("no service")
-}
-
-func TestScale(t *testing.T) {
-	ctx, ns := t.Context(), namespace(t)
-	deployments := shared.client.AppsV1().Deployments(ns)
-	labels := map[string]string{"app": "x"}
-	d := must(deployments.Create(ctx, &appsv1.Deployment{
-		ObjectMeta: metav1.ObjectMeta{Name: "d"},
-		Spec: appsv1.DeploymentSpec{
-			Selector: &metav1.LabelSelector{MatchLabels: labels},
-			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: pod("").Spec},
-		},
-	}, metav1.CreateOptions{}))(t)
-	if *d.Spec.Replicas != 1 || d.Generation != 1 {
-		t.Errorf("new deployment: %+v", d)
-	}
-	scale := must(deployments.GetScale(ctx, "d", metav1.GetOptions{}))(t)
-	if scale.Spec.Replicas != 1 || scale.Status.Selector != "app=x" {
-		t.Errorf("scale: %+v", scale)
-	}
-	table := must(shared.client.AppsV1().RESTClient().Get().Namespace(ns).Resource("deployments").Name("d").SubResource("scale").
-		SetHeader("Accept", "application/json;as=Table;v=v1;g=meta.k8s.io").DoRaw(ctx))(t)
-	if !strings.Contains(string(table), `"name":"Desired"`) {
-		t.Errorf("kubectl get --subresource=scale: %s", table)
-	}
-	scale.Spec.Replicas = 5
-	must(deployments.UpdateScale(ctx, "d", scale, metav1.UpdateOptions{}))(t)
-	if d = must(deployments.Get(ctx, "d", metav1.GetOptions{}))(t); *d.Spec.Replicas != 5 || d.Generation != 2 {
-		t.Errorf("scaled: %d, generation %d", *d.Spec.Replicas, d.Generation)
-	}
-	if _, err := deployments.UpdateScale(ctx, "d", &autoscalingv1.Scale{ObjectMeta: metav1.ObjectMeta{Name: "d", Namespace: ns}, Spec: autoscalingv1.ScaleSpec{Replicas: -1}}, metav1.UpdateOptions{}); !apierrors.IsInvalid(err) {
-		t.Errorf("scale to -1: %v", err)
-	}
-	d.Status.Replicas, d.Labels = 5, map[string]string{"from": "status"}
-	if d = must(deployments.UpdateStatus(ctx, d, metav1.UpdateOptions{}))(t); d.Status.Replicas != 5 || d.Labels["from"] != "" || d.Generation != 2 {
-		t.Errorf("status: %+v", d)
-	}
 }
 
 func TestJobSelector(t *testing.T) {

@@ -13,9 +13,11 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/managedfields"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
 	"k8s.io/apiserver/pkg/registry/rest"
+	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 )
 
 func scaleTable(gr schema.GroupResource) rest.TableConvertor {
@@ -31,6 +33,7 @@ func scaleTable(gr schema.GroupResource) rest.TableConvertor {
 // that autoscalers need not know its kind.
 type scaleREST struct {
 	store *genericregistry.Store
+	gv    schema.GroupVersion // of the workload
 	parts func(obj runtime.Object) scaleParts
 }
 
@@ -136,6 +139,10 @@ func (s *scaledObject) UpdatedObject(ctx context.Context, old runtime.Object) (r
 	if err != nil {
 		return nil, err
 	}
+	owners := s.rest.owners(m)
+	if was.ManagedFields, err = owners.ToSubresource(); err != nil {
+		return nil, fmt.Errorf("managed fields of the scale of %s: %w", m.GetName(), err)
+	}
 	obj, err := s.info.UpdatedObject(ctx, was)
 	if err != nil {
 		return nil, err
@@ -154,5 +161,16 @@ func (s *scaledObject) UpdatedObject(ctx context.Context, old runtime.Object) (r
 	if is.ResourceVersion != "" {
 		scaled.(metav1.Object).SetResourceVersion(is.ResourceVersion)
 	}
+	fields, err := owners.ToParent(is.ManagedFields)
+	if err != nil {
+		return nil, fmt.Errorf("managed fields of %s: %w", m.GetName(), err)
+	}
+	scaled.(metav1.Object).SetManagedFields(fields)
 	return scaled, nil
+}
+
+// owners says who owns the replicas of a workload, and who owns those of its Scale.
+func (r *scaleREST) owners(workload metav1.Object) *managedfields.ScaleHandler {
+	replicas := managedfields.ResourcePathMappings{r.gv.String(): fieldpath.MakePathOrDie("spec", "replicas")}
+	return managedfields.NewScaleHandler(workload.GetManagedFields(), r.gv, replicas)
 }

@@ -87,7 +87,7 @@ func NewStorages(c Config) (all Storages, err error) {
 			all.Add(k.gv, k.plural+"/status", newSub(r.Store, statusStrategy{strategyOf(r.Store)}))
 		}
 		if k.scale != nil {
-			all.Add(k.gv, k.plural+"/scale", &scaleREST{store: r.Store, parts: k.scale})
+			all.Add(k.gv, k.plural+"/scale", &scaleREST{store: r.Store, gv: k.gv, parts: k.scale})
 		}
 	}
 	for i := range list {
