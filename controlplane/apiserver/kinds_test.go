@@ -441,6 +441,15 @@ func TestJobSelector(t *testing.T) {
 	if j.Spec.Selector.MatchLabels[batchv1.ControllerUidLabel] != uid || j.Spec.Template.Labels[batchv1.ControllerUidLabel] != uid {
 		t.Errorf("selector %v, labels %v", j.Spec.Selector, j.Spec.Template.Labels)
 	}
+	for what, labels := range map[string]map[string]string{"none": {}, "empty": {"job-name": ""}, "another's": {batchv1.JobNameLabel: "j"}} {
+		_, err := shared.client.BatchV1().Jobs(ns).Create(ctx, &batchv1.Job{
+			ObjectMeta: metav1.ObjectMeta{Name: "other"},
+			Spec:       batchv1.JobSpec{Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: spec}},
+		}, metav1.CreateOptions{})
+		if got := apierrors.IsInvalid(err); got != (what != "none") || err != nil && !strings.Contains(err.Error(), "must be 'other'") {
+			t.Errorf("labels: %s: %v", what, err)
+		}
+	}
 }
 
 func TestLeases(t *testing.T) {

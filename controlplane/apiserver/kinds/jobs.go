@@ -39,11 +39,7 @@ func jobFields(j *batchv1.Job) fields.Set {
 // newJob gives a job the selector and labels that tie it to its own pods.
 func newJob(_ context.Context, j *batchv1.Job) { selectJob(j) }
 
-const (
-	jobBackoffLimit          = 6
-	jobControllerUIDLabelOld = "controller-uid"
-	jobNameLabelOld          = "job-name"
-)
+const jobBackoffLimit = 6
 
 func defaultJob(o *batchv1.Job) {
 	s := &o.Spec
@@ -85,39 +81,6 @@ func defaultJobSpec(s *batchv1.JobSpec) {
 	}
 }
 
-// selectJob gives a job that did not choose a selector by hand one that only
-// its own pods can match, by the job's uid, and labels the template to match.
-// A strategy calls it in its prepare step for a create, when the uid is known.
-func selectJob(o *batchv1.Job) {
-	if o.Spec.ManualSelector != nil && *o.Spec.ManualSelector {
-		return
-	}
-	labels := &o.Spec.Template.Labels
-	if *labels == nil {
-		*labels = make(map[string]string, 4)
-	}
-	uid := string(o.UID)
-	for _, l := range []struct{ key, value string }{
-		{jobNameLabelOld, o.Name},
-		{batchv1.JobNameLabel, o.Name},
-		{jobControllerUIDLabelOld, uid},
-		{batchv1.ControllerUidLabel, uid},
-	} {
-		if (*labels)[l.key] == "" {
-			(*labels)[l.key] = l.value
-		}
-	}
-	if o.Spec.Selector == nil {
-		o.Spec.Selector = &metav1.LabelSelector{}
-	}
-	if o.Spec.Selector.MatchLabels == nil {
-		o.Spec.Selector.MatchLabels = make(map[string]string, 1)
-	}
-	if o.Spec.Selector.MatchLabels[batchv1.ControllerUidLabel] == "" {
-		o.Spec.Selector.MatchLabels[batchv1.ControllerUidLabel] = uid
-	}
-}
-
 // Bounds of jobs.
 const (
 	maxIndexed           = 100_000 // parallelism beyond which the status of indexes would not fit an object
@@ -132,7 +95,7 @@ const (
 // validateJob checks a job.
 func validateJob(o *batchv1.Job) field.ErrorList {
 	p := field.NewPath("spec")
-	errs := jobSpec(&o.Spec, p)
+	errs := append(generatedSelector(o, p), jobSpec(&o.Spec, p)...)
 	if o.Spec.Selector == nil {
 		errs = append(errs, field.Required(p.Child("selector"), ""))
 	} else {

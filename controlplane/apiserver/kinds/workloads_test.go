@@ -210,12 +210,30 @@ func TestJobs(t *testing.T) {
 		}, bad("spec.activeDeadlineSeconds: Invalid value", "spec.backoffLimit: Invalid value", "spec.completions: Invalid value", "spec.ttlSecondsAfterFinished: Invalid value")},
 		{"restart always", func(o job) { o.Spec.Template.Spec.RestartPolicy = "Always" }, bad(`spec.template.spec.restartPolicy: Required value: valid values: "OnFailure", "Never"`)},
 		{"no selector", func(o job) { o.Spec.Selector = nil }, bad("spec.selector: Required value")},
-		{"labels", func(o job) { o.Spec.Template.Labels[batchv1.ControllerUidLabel] = "x" }, bad("spec.template.metadata.labels: Invalid value")},
+		{
+			"labels", func(o job) { o.Spec.Template.Labels[batchv1.ControllerUidLabel] = "x" },
+			bad("spec.template.metadata.labels: Invalid value", "spec.template.metadata.labels[batch.kubernetes.io/controller-uid]: Invalid value"),
+		},
+		{
+			"no labels", func(o job) { o.Spec.Template.Labels = nil },
+			bad("spec.template.metadata.labels: Invalid value", "spec.template.metadata.labels[batch.kubernetes.io/controller-uid]: Required value: must be 'u-1'",
+				"spec.template.metadata.labels[batch.kubernetes.io/job-name]: Required value: must be 'j'", "spec.template.metadata.labels[controller-uid]: Required value: must be 'u-1'",
+				"spec.template.metadata.labels[job-name]: Required value: must be 'j'"),
+		},
+		{"labels of another job", func(o job) { o.Spec.Template.Labels["job-name"] = "k" }, bad("spec.template.metadata.labels[job-name]: Invalid value: {" +
+			`"batch.kubernetes.io/controller-uid":"u-1","batch.kubernetes.io/job-name":"j","controller-uid":"u-1","job-name":"k"}: must be 'j'`)},
+		{
+			"selector of its own making", func(o job) { o.Spec.Selector, o.Spec.Template.Labels["a"] = selector("a=b"), "b" },
+			bad(`spec.selector: Invalid value: {"matchLabels":{"a":"b"}}: ` + "`selector` not auto-generated"),
+		},
+		{"manual selector", func(o job) {
+			o.Spec.ManualSelector, o.Spec.Selector, o.Spec.Template.Labels = ptr(true), selector("a=b"), map[string]string{"a": "b"}
+		}, nil},
 		{"mode", func(o job) { o.Spec.CompletionMode = ptr(batchv1.CompletionMode("x")) }, bad("spec.completionMode: Unsupported value")},
 		{"indexed", indexed, nil},
 		{"indexed queue", func(o job) { indexed(o); o.Spec.Completions = nil }, bad("spec.completions: Required value: when completion mode is Indexed")},
 		{"indexed and wide", func(o job) { indexed(o); o.Spec.Parallelism = ptr[int32](100_001) }, bad("spec.parallelism: Invalid value: 100001: must be less than or equal to 100000 when completion mode is Indexed")},
-		{"indexed with a long name", func(o job) { indexed(o); o.Name = long(62) }, bad("metadata.name: Invalid value")},
+		{"indexed with a long name", func(o job) { indexed(o); o.Name, o.Spec.Template.Labels = long(62), nil; selectJob(o) }, bad("metadata.name: Invalid value")},
 		{
 			"limit per index", func(o job) { o.Spec.BackoffLimitPerIndex, o.Spec.MaxFailedIndexes = ptr[int32](1), ptr[int32](1) },
 			bad("spec.backoffLimitPerIndex: Invalid value: 1: requires indexed completion mode", "spec.maxFailedIndexes: Invalid value: 1: requires indexed completion mode"),
