@@ -47,7 +47,7 @@ func TestMake(t *testing.T) {
 		if !maps.Equal(j.Labels, map[string]string{"app": "a"}) || !maps.Equal(j.Annotations, map[string]string{"note": "n", batchv1.CronJobScheduledTimestampAnnotation: "2000-01-01T00:10:00Z"}) {
 			t.Errorf("labels %v annotations %v", j.Labels, j.Annotations)
 		}
-		if *j.Spec.Completions != 2 || *j.Spec.BackoffLimit != 3 {
+		if *j.Spec.Completions != 2 || *j.Spec.BackoffLimit != 3 || j.Spec.Selector != nil {
 			t.Errorf("spec %+v", j.Spec)
 		}
 		if a := cj.Status.Active[0]; a.Kind != "Job" || a.APIVersion != "batch/v1" || a.Namespace != "ns" || a.UID != j.UID {
@@ -61,6 +61,8 @@ func TestMake(t *testing.T) {
 		w.end(20, batchv1.JobFailed)
 		w.last(20, 10)
 		w.heard(made+"$20", completed+"$20, condition: Failed")
+	}, func(cj *batchv1.CronJob) {
+		cj.Spec.JobTemplate.Spec.Selector = &metav1.LabelSelector{} // of a CronJob that an older server stored
 	})
 }
 

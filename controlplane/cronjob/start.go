@@ -118,9 +118,11 @@ func (l *look) start(ctx context.Context, due time.Time) error {
 	return nil
 }
 
-// job is the Job of due. The annotation says due in the CronJob's time zone.
+// job is the Job of due. The annotation says due in the CronJob's time zone. The selector of a
+// Job is generated: one in a template that an older server has stored would be refused.
 func (l *look) job(due time.Time) *batchv1.Job {
 	t := l.cj.Spec.JobTemplate.DeepCopy()
+	t.Spec.Selector = nil
 	annotations := make(map[string]string, len(t.Annotations)+1)
 	maps.Copy(annotations, t.Annotations)
 	// That the zone is known was seen when the schedule was read.

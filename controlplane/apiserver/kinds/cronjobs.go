@@ -79,6 +79,9 @@ func cronJobSpec(s *batchv1.CronJobSpec, refuseTZ bool, p *field.Path) field.Err
 	errs = append(errs, optionalNonNegative(s.FailedJobsHistoryLimit, p.Child("failedJobsHistoryLimit"))...)
 	errs = append(errs, oneOf(s.ConcurrencyPolicy, p.Child("concurrencyPolicy"),
 		batchv1.AllowConcurrent, batchv1.ForbidConcurrent, batchv1.ReplaceConcurrent)...)
+	if selector := s.JobTemplate.Spec.Selector; selector != nil {
+		errs = append(errs, younger(field.Invalid(p.Child("jobTemplate", "spec", "selector"), selector, "`selector` will be auto-generated"))...)
+	}
 	if deref(s.JobTemplate.Spec.ManualSelector) {
 		errs = append(errs, field.NotSupported(p.Child("jobTemplate", "spec", "manualSelector"), true, []string{"nil", "false"}))
 	}

@@ -1,5 +1,5 @@
-// Values beyond a bound that Kubernetes does not have: an object that was stored before there
-// was the bound can be updated as long as the value stays.
+// Values that a younger rule refuses, such as those beyond a bound that Kubernetes does not have:
+// an object that was stored before there was the rule can be updated as long as the value stays.
 
 package kinds
 
@@ -12,23 +12,30 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// A beyond is the value in an error about one of our bounds. Users see the size alone.
-type beyond struct {
-	value any
-	size  int
-}
+// A beyond is the value in an error about a younger rule, and what users see of it.
+type beyond struct{ value, shown any }
 
 // MarshalJSON implements json.Marshaler.
-func (b beyond) MarshalJSON() ([]byte, error) { return json.Marshal(b.size) }
+func (b beyond) MarshalJSON() ([]byte, error) { return json.Marshal(b.shown) }
 
-// beyondBound returns e with the value that is beyond a bound.
+// beyondBound returns e with the value that is beyond a bound. Users see the size alone.
 func beyondBound(e *field.Error, value any, size int) field.ErrorList {
 	e.BadValue = beyond{value, size}
 	return field.ErrorList{e}
 }
 
-// ratchet returns errs without those about values beyond a bound that the old object has as
-// well. before are the errors of the old object.
+// younger returns the errors of a rule that stored objects may be older than.
+func younger(errs ...*field.Error) field.ErrorList {
+	for _, e := range errs {
+		if _, is := e.BadValue.(beyond); !is {
+			e.BadValue = beyond{e.BadValue, e.BadValue}
+		}
+	}
+	return errs
+}
+
+// ratchet returns errs without those about values, refused by a younger rule, that the old
+// object has as well. before are the errors of the old object.
 func ratchet(errs, before field.ErrorList) field.ErrorList {
 	return slices.DeleteFunc(errs, func(e *field.Error) bool {
 		now, is := e.BadValue.(beyond)

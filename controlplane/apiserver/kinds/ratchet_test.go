@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -73,4 +74,21 @@ func TestStoredBeforeTheBound(t *testing.T) {
 	if errs := update(relabelled, pod); len(errs) == 0 {
 		t.Error("another list of tolerations beyond the bound is accepted")
 	}
+}
+
+// TestStoredBeforeTheRule: the same of values that Kubernetes refuses and this server did not
+// always refuse.
+func TestStoredBeforeTheRule(t *testing.T) {
+	t.Parallel()
+	cron := func(selectors string) *batchv1.CronJob {
+		c := defaulted[batchv1.CronJob](t, `{metadata: {name: c, resourceVersion: "1"}, spec: {schedule: "@daily",
+			jobTemplate: {spec: {template: {spec: {restartPolicy: Never, containers: [{name: c, image: i}]}}}}}}`)
+		c.Spec.JobTemplate.Spec.Selector = selector(selectors)
+		return c
+	}
+	update := For(schema.GroupKind{Group: batchv1.GroupName, Kind: "CronJob"}).Update
+	c := cron("a=b")
+	c.Spec.Suspend = ptr(true)
+	check(t, update(c, cron("a=b")))
+	check(t, update(c, cron("a=c")), "spec.jobTemplate.spec.selector: Invalid value")
 }

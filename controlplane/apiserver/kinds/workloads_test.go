@@ -383,6 +383,10 @@ func TestCronJobs(t *testing.T) {
 		{"numbers", func(c cron) {
 			c.Spec.StartingDeadlineSeconds, c.Spec.SuccessfulJobsHistoryLimit, c.Spec.FailedJobsHistoryLimit = ptr[int64](-1), ptr[int32](-1), ptr[int32](-1)
 		}, bad("spec.failedJobsHistoryLimit: Invalid value", "spec.startingDeadlineSeconds: Invalid value", "spec.successfulJobsHistoryLimit: Invalid value")},
+		{
+			"selector", func(c cron) { c.Spec.JobTemplate.Spec.Selector = selector("a=b") },
+			bad(`spec.jobTemplate.spec.selector: Invalid value: {"matchLabels":{"a":"b"}}: ` + "`selector` will be auto-generated"),
+		},
 		{"manual selector", func(c cron) { c.Spec.JobTemplate.Spec.ManualSelector = ptr(true) }, bad("spec.jobTemplate.spec.manualSelector: Unsupported value")},
 		{"template", func(c cron) { c.Spec.JobTemplate.Spec.Template.Spec.Containers[0].Name = "" }, bad("spec.jobTemplate.spec.template.spec.containers[0].name: Required value")},
 	})
