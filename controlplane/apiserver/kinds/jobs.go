@@ -134,7 +134,7 @@ func jobSpec(s *batchv1.JobSpec, p *field.Path) field.ErrorList {
 	errs = append(errs, optionalOneOf(s.PodReplacementPolicy, p.Child("podReplacementPolicy"), replacement...)...)
 	if m := s.ManagedBy; m != nil {
 		at := p.Child("managedBy")
-		errs = append(errs, qualifiedName(*m, at)...)
+		errs = append(errs, younger(validation.IsDomainPrefixedPath(at, *m)...)...)
 		if len(*m) > maxJobControllerName {
 			errs = append(errs, field.TooLong(at, *m, maxJobControllerName))
 		}

@@ -91,4 +91,11 @@ func TestStoredBeforeTheRule(t *testing.T) {
 	c.Spec.Suspend = ptr(true)
 	check(t, update(c, cron("a=b")))
 	check(t, update(c, cron("a=c")), "spec.jobTemplate.spec.selector: Invalid value")
+
+	job := defaulted[batchv1.Job](t, `{metadata: {name: j, resourceVersion: "1"}, spec: {managedBy: me,
+		template: {spec: {restartPolicy: Never, containers: [{name: c, image: i}]}}}}`)
+	update = For(schema.GroupKind{Group: batchv1.GroupName, Kind: "Job"}).Update
+	suspended := job.DeepCopy()
+	suspended.Spec.Suspend = ptr(true)
+	check(t, update(suspended, job))
 }
