@@ -88,7 +88,6 @@ const (
 	maxFailureRules      = 20
 	maxFailureExitCodes  = 255
 	maxFailureConditions = 20
-	maxSuccessRules      = 20
 	maxJobControllerName = 63
 )
 
@@ -275,32 +274,6 @@ func failureExitCodes(r *batchv1.PodFailurePolicyOnExitCodesRequirement, spec *c
 	}
 	if !slices.IsSorted(r.Values) {
 		errs = append(errs, field.Invalid(at, r.Values, "must be ordered"))
-	}
-	return errs
-}
-
-func successPolicy(s *batchv1.JobSpec, p *field.Path) field.ErrorList {
-	if s.SuccessPolicy == nil {
-		return nil
-	}
-	if deref(s.CompletionMode) != batchv1.IndexedCompletion {
-		return field.ErrorList{field.Invalid(p, *s.SuccessPolicy, "requires indexed completion mode")}
-	}
-	var errs field.ErrorList
-	at := p.Child("rules")
-	switch n := len(s.SuccessPolicy.Rules); {
-	case n == 0:
-		errs = append(errs, field.Required(at, "at least one rule must be specified when the successPolicy is specified"))
-	case n > maxSuccessRules:
-		errs = append(errs, field.TooMany(at, n, maxSuccessRules))
-	}
-	for i, r := range s.SuccessPolicy.Rules {
-		if r.SucceededCount == nil && r.SucceededIndexes == nil {
-			errs = append(errs, field.Required(at.Index(i), "at least one of succeededCount or succeededIndexes must be specified"))
-		}
-		if c := r.SucceededCount; c != nil && (*c <= 0 || s.Completions != nil && *c > *s.Completions) {
-			errs = append(errs, field.Invalid(at.Index(i).Child("succeededCount"), *c, fmt.Sprintf("must be between 1 and %d (the number of specified completions)", deref(s.Completions))))
-		}
 	}
 	return errs
 }

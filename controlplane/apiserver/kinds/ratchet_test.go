@@ -98,4 +98,16 @@ func TestStoredBeforeTheRule(t *testing.T) {
 	suspended := job.DeepCopy()
 	suspended.Spec.Suspend = ptr(true)
 	check(t, update(suspended, job))
+
+	policy := func(completions int32) *batchv1.Job {
+		j := job.DeepCopy()
+		j.Spec.ManagedBy, j.Spec.CompletionMode = nil, ptr(batchv1.IndexedCompletion)
+		j.Spec.Completions, j.Spec.Parallelism = ptr(completions), ptr(completions)
+		j.Spec.SuccessPolicy = &batchv1.SuccessPolicy{Rules: []batchv1.SuccessPolicyRule{{SucceededIndexes: ptr("3,1")}, {SucceededIndexes: ptr("4")}}}
+		return j
+	}
+	suspended = policy(5)
+	suspended.Spec.Suspend = ptr(true)
+	check(t, update(suspended, policy(5)))
+	check(t, update(policy(4), policy(5)), "spec.successPolicy.rules[1].succeededIndexes: Invalid value")
 }

@@ -289,11 +289,11 @@ func TestJobs(t *testing.T) {
 			o.Spec.Template.Spec.RestartPolicy = "OnFailure"
 		}, bad(`spec.template.spec.restartPolicy: Invalid value: "OnFailure": only "Never" is supported when podFailurePolicy is specified`)},
 		{"success policy", func(o job) { o.Spec.SuccessPolicy = &batchv1.SuccessPolicy{} }, bad("spec.successPolicy: Invalid value: {\"rules\":null}: requires indexed completion mode")},
-		{"success policy of nothing", func(o job) { indexed(o); o.Spec.SuccessPolicy = &batchv1.SuccessPolicy{} }, bad("spec.successPolicy.rules: Required value")},
+		{"success policy of nothing", func(o job) { indexed(o); o.Spec.SuccessPolicy = &batchv1.SuccessPolicy{} }, bad("spec.successPolicy.rules: Required value: at least one rules must be specified when the successPolicy is specified")},
 		{"success rules", func(o job) {
 			indexed(o)
 			o.Spec.SuccessPolicy = &batchv1.SuccessPolicy{Rules: []batchv1.SuccessPolicyRule{{}, {SucceededCount: ptr[int32](2)}}}
-		}, bad("spec.successPolicy.rules[0]: Required value", "spec.successPolicy.rules[1].succeededCount: Invalid value: 2: must be between 1 and 1")},
+		}, bad("spec.successPolicy.rules[0]: Required value", "spec.successPolicy.rules[1].succeededCount: Invalid value: 2: must be less than or equal to 1 (the number of specified completions)")},
 	})
 	mutateUpdate(t, fresh, validateJobUpdate, []mutation[job]{
 		{"parallel", func(o job) { o.Spec.Parallelism = ptr[int32](5) }, nil},
