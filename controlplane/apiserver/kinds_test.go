@@ -254,6 +254,12 @@ func TestWatchByNode(t *testing.T) {
 func TestEventsInBothGroups(t *testing.T) {
 	ctx, ns := t.Context(), namespace(t)
 	now := metav1.NowMicro()
+	_, err := shared.client.EventsV1().Events(ns).Create(ctx, &eventsv1.Event{
+		ObjectMeta: metav1.ObjectMeta{Name: "untimed"}, Type: "odd", Regarding: corev1.ObjectReference{Kind: "Pod", Namespace: ns, Name: "p"},
+	}, metav1.CreateOptions{})
+	if !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "eventTime: Required value") || !strings.Contains(err.Error(), "has invalid value: odd") {
+		t.Errorf("an event by the rules of the older group: %v", err)
+	}
 	must(shared.client.EventsV1().Events(ns).Create(ctx, &eventsv1.Event{
 		ObjectMeta: metav1.ObjectMeta{Name: "new"}, EventTime: now, ReportingController: "example.com/c", ReportingInstance: "c-1",
 		Action: "Doing", Reason: "Done", Type: corev1.EventTypeNormal, Note: "it is done",
@@ -279,6 +285,10 @@ func TestEventsInBothGroups(t *testing.T) {
 	}
 	patched, err := shared.client.EventsV1().Events(ns).Patch(ctx, "new", types.StrategicMergePatchType,
 		[]byte(`{"series":{"count":2,"lastObservedTime":"2026-01-01T00:00:00.000000Z"}}`), metav1.PatchOptions{})
+	if _, err := shared.client.EventsV1().Events(ns).Patch(ctx, "old", types.MergePatchType, []byte(`{"note":"x"}`), metav1.PatchOptions{}); !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), `message: Invalid value: "x": field is immutable`) {
+		t.Errorf("another note: %v", err)
+	}
+	must(shared.client.CoreV1().Events(ns).Patch(ctx, "old", types.MergePatchType, []byte(`{"message":"x"}`), metav1.PatchOptions{}))(t)
 	if err != nil || patched.Series == nil || patched.Series.Count != 2 {
 		t.Errorf("series: %v, %+v", err, patched)
 	}

@@ -7,7 +7,6 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
-	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
@@ -304,23 +303,21 @@ func TestEvents(t *testing.T) {
 		}, bad("reportingInstance: Invalid value", "action: Invalid value", "reason: Invalid value", "message: Invalid value: \"\": can have at most 1024 characters")},
 		{"no action", func(e event) { e.Action, e.Reason = "", "" }, bad("action: Required value", "reason: Required value")},
 	})
-	type newer = *eventsv1.Event
-	freshNewer := func() newer {
-		return defaulted[eventsv1.Event](t, `{metadata: {name: e, namespace: default}, eventTime: "2026-01-01T00:00:00.000000Z", regarding: {kind: Pod, name: p, namespace: default},
-			reportingController: example.com/c, reportingInstance: c-1, action: Act, reason: R, note: N, type: Normal}`)
-	}
-	mutate(t, freshNewer, validateEventsEvent, []mutation[newer]{
-		{"no time", func(e newer) { e.EventTime = metav1.MicroTime{} }, bad("eventTime: Required value")},
-		{"type", func(e newer) { e.Type = "x" }, bad(`type: Unsupported value: "x": supported values: "Normal", "Warning"`)},
-		{"series", func(e newer) { e.Series = &eventsv1.EventSeries{Count: 1} }, bad("series.count: Invalid value: 1: should be at least 2", "series.lastObservedTime: Required value")},
-		{"deprecated", func(e newer) {
-			e.DeprecatedSource.Component, e.DeprecatedCount, e.DeprecatedFirstTimestamp, e.DeprecatedLastTimestamp = "c", 1, metav1.Now(), metav1.Now()
-		}, bad("deprecatedCount: Forbidden", "deprecatedFirstTimestamp: Forbidden", "deprecatedLastTimestamp: Forbidden", "deprecatedSource: Forbidden")},
+	mutate(t, timed, validateNewerEvent, []mutation[event]{
+		{"no time", func(e event) { e.EventTime = metav1.MicroTime{} }, bad("eventTime: Required value")},
+		{"no reporter", func(e event) { e.ReportingController, e.ReportingInstance = "", "" }, bad("reportingController: Required value", "reportingInstance: Required value")},
+		{"type", func(e event) { e.Type = "x" }, bad(`type: Invalid value: "": has invalid value: x`)},
+		{"series", func(e event) { e.Series = &corev1.EventSeries{Count: 1} }, bad(`series.count: Invalid value: "": should be at least 2`, "series.lastObservedTime: Required value")},
+		{"deprecated", func(e event) {
+			e.Source.Component, e.Count, e.FirstTimestamp, e.LastTimestamp = "c", 1, metav1.Now(), metav1.Now()
+		}, bad(`count: Invalid value: "": needs to be unset`, `firstTimestamp: Invalid value: "": needs`, `lastTimestamp: Invalid value: "": needs`, `source: Invalid value: "": needs`)},
 	})
-	mutateUpdate(t, freshNewer, validateEventsEventUpdate, []mutation[newer]{
-		{"series goes on", func(e newer) { e.Series = &eventsv1.EventSeries{Count: 3, LastObservedTime: metav1.NowMicro()} }, nil},
-		{"note", func(e newer) { e.Note = "x" }, bad("note: Invalid value: \"x\": field is immutable")},
-		{"time", func(e newer) { e.EventTime = metav1.NewMicroTime(e.EventTime.Add(time.Second)) }, bad("eventTime: Invalid value")},
+	mutateUpdate(t, func() event { e := timed(); e.EventTime = metav1.MicroTime{Time: time.Unix(1, 0)}; return e }, validateNewerEventUpdate, []mutation[event]{
+		{"series goes on", func(e event) { e.Series = &corev1.EventSeries{Count: 3, LastObservedTime: metav1.NowMicro()} }, nil},
+		{"series of one", func(e event) { e.Series = &corev1.EventSeries{Count: 1, LastObservedTime: metav1.NowMicro()} }, bad("series.count: Invalid value")},
+		{"note", func(e event) { e.Message = "x" }, bad("message: Invalid value: \"x\": field is immutable")},
+		{"time", func(e event) { e.EventTime = metav1.NewMicroTime(e.EventTime.Add(time.Second)) }, bad("eventTime: Invalid value")},
+		{"deprecated", func(e event) { e.Count = 2 }, bad("count: Invalid value: 2: field is immutable")},
 	})
 }
 

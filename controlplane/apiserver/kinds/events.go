@@ -21,9 +21,10 @@ import (
 func events() Kind {
 	return of[corev1.Event, corev1.EventList](corev1.SchemeGroupVersion, "Event", "events", "event", Kind{
 		short: []string{"ev"}, upsert: true, ttl: true, fields: selecting(eventFields),
-		rules: Rules{Create: create(validateEvent), Update: anew(validateEvent)},
-		table: eventTable,
-		more:  moreEvents,
+		rules:   Rules{Create: create(validateEvent), Update: anew(validateEvent)},
+		byGroup: map[string]Rules{eventsv1.GroupName: {Create: create(validateNewerEvent), Update: update(validateNewerEventUpdate)}},
+		table:   eventTable,
+		more:    moreEvents,
 	})
 }
 
@@ -170,15 +171,19 @@ const (
 
 const wrongNamespace = "does not match event.namespace"
 
-// validateEvent checks an event of the core group. One with an event time was
+// validateEvent checks an event that is written by the core group. One with an event time was
 // made by the rules of the newer group and is held to them.
-func validateEvent(e *corev1.Event) field.ErrorList {
+func validateEvent(e *corev1.Event) field.ErrorList { return event(e, "reportingComponent") }
+
+// event has the rules of both groups, which name the field of the reporting controller
+// differently.
+func event(e *corev1.Event, reporting string) field.ErrorList {
 	if e.EventTime.IsZero() {
 		return eventNamespace(e.Namespace, e.InvolvedObject.Namespace, []string{metav1.NamespaceNone, metav1.NamespaceDefault}, true)
 	}
 	errs := eventNamespace(e.Namespace, e.InvolvedObject.Namespace, []string{metav1.NamespaceDefault, metav1.NamespaceSystem}, false)
-	errs = append(errs, reporter("reportingComponent", e.ReportingController, e.ReportingInstance)...)
-	return append(errs, eventTexts(e.Action, e.Reason, e.Message, "message")...)
+	errs = append(errs, reporter(reporting, e.ReportingController, e.ReportingInstance)...)
+	return append(errs, eventTexts(e)...)
 }
 
 // eventNamespace wants an event to be where its object is; events about what
@@ -208,10 +213,10 @@ func reporter(name, controller, instance string) field.ErrorList {
 	return append(errs, eventText(instance, maxEventName, "can have at most 128 characters", true, "reportingInstance")...)
 }
 
-func eventTexts(action, reason, note, noteField string) field.ErrorList {
-	errs := eventText(action, maxEventName, "can have at most 128 characters", true, "action")
-	errs = append(errs, eventText(reason, maxEventName, "can have at most 128 characters", true, "reason")...)
-	return append(errs, eventText(note, maxEventNote, "can have at most 1024 characters", false, noteField)...)
+func eventTexts(e *corev1.Event) field.ErrorList {
+	errs := eventText(e.Action, maxEventName, "can have at most 128 characters", true, "action")
+	errs = append(errs, eventText(e.Reason, maxEventName, "can have at most 128 characters", true, "reason")...)
+	return append(errs, eventText(e.Message, maxEventNote, "can have at most 1024 characters", false, "message")...)
 }
 
 func eventText(s string, limit int, msg string, must bool, name string) field.ErrorList {
@@ -226,56 +231,63 @@ func eventText(s string, limit int, msg string, must bool, name string) field.Er
 	}
 }
 
-// validateEventsEvent checks an event of the group events.k8s.io.
-func validateEventsEvent(e *eventsv1.Event) field.ErrorList {
-	errs := eventNamespace(e.Namespace, e.Regarding.Namespace, []string{metav1.NamespaceDefault, metav1.NamespaceSystem}, false)
+// validateNewerEvent checks a new event that is written by events.k8s.io. Kubernetes names the
+// fields as the core group does here, too.
+func validateNewerEvent(e *corev1.Event) field.ErrorList {
+	errs := append(event(e, "reportingController"), eventSeries(e.Series)...)
 	if e.EventTime.IsZero() {
 		errs = append(errs, field.Required(field.NewPath("eventTime"), ""))
 	}
-	errs = append(errs, reporter("reportingController", e.ReportingController, e.ReportingInstance)...)
-	errs = append(errs, eventTexts(e.Action, e.Reason, e.Note, "note")...)
-	errs = append(errs, oneOf(e.Type, field.NewPath("type"), corev1.EventTypeNormal, corev1.EventTypeWarning)...)
-	errs = append(errs, unsetDeprecated(e)...)
-	if s := e.Series; s != nil {
-		if s.Count < 2 {
-			errs = append(errs, field.Invalid(field.NewPath("series", "count"), s.Count, "should be at least 2"))
-		}
-		if s.LastObservedTime.IsZero() {
-			errs = append(errs, field.Required(field.NewPath("series", "lastObservedTime"), ""))
-		}
+	if e.Type != corev1.EventTypeNormal && e.Type != corev1.EventTypeWarning {
+		errs = append(errs, field.Invalid(field.NewPath("type"), "", "has invalid value: "+e.Type))
 	}
-	return errs
-}
-
-// unsetDeprecated refuses the fields of the older group in the newer one.
-func unsetDeprecated(e *eventsv1.Event) field.ErrorList {
-	var errs field.ErrorList
 	for _, f := range []struct {
 		name string
 		set  bool
 	}{
-		{"deprecatedSource", e.DeprecatedSource != corev1.EventSource{}},
-		{"deprecatedFirstTimestamp", !e.DeprecatedFirstTimestamp.IsZero()},
-		{"deprecatedLastTimestamp", !e.DeprecatedLastTimestamp.IsZero()},
-		{"deprecatedCount", e.DeprecatedCount != 0},
+		{"firstTimestamp", !e.FirstTimestamp.IsZero()},
+		{"lastTimestamp", !e.LastTimestamp.IsZero()},
+		{"count", e.Count != 0},
+		{"source", e.Source != corev1.EventSource{}},
 	} {
 		if f.set {
-			errs = append(errs, field.Forbidden(field.NewPath(f.name), "must not be set"))
+			errs = append(errs, field.Invalid(field.NewPath(f.name), "", "needs to be unset"))
 		}
 	}
 	return errs
 }
 
-// validateEventsEventUpdate checks that only the series of an event changes.
-func validateEventsEventUpdate(e, old *eventsv1.Event) field.ErrorList {
+func eventSeries(s *corev1.EventSeries) field.ErrorList {
+	if s == nil {
+		return nil
+	}
 	var errs field.ErrorList
+	if s.Count < 2 {
+		errs = append(errs, field.Invalid(field.NewPath("series.count"), "", "should be at least 2"))
+	}
+	if s.LastObservedTime.IsZero() {
+		errs = append(errs, field.Required(field.NewPath("series.lastObservedTime"), ""))
+	}
+	return errs
+}
+
+// validateNewerEventUpdate checks that only the series of an event changes by events.k8s.io.
+func validateNewerEventUpdate(e, old *corev1.Event) field.ErrorList {
+	errs := event(e, "reportingController")
+	if !equal(e.Series, old.Series) {
+		errs = append(errs, eventSeries(e.Series)...)
+	}
 	for _, f := range []struct {
 		name     string
 		new, old any
 	}{
-		{"regarding", e.Regarding, old.Regarding},
+		{"involvedObject", e.InvolvedObject, old.InvolvedObject},
 		{"reason", e.Reason, old.Reason},
-		{"note", e.Note, old.Note},
+		{"message", e.Message, old.Message},
+		{"source", e.Source, old.Source},
+		{"firstTimestamp", e.FirstTimestamp, old.FirstTimestamp},
+		{"lastTimestamp", e.LastTimestamp, old.LastTimestamp},
+		{"count", e.Count, old.Count},
 		{"type", e.Type, old.Type},
 		{"eventTime", e.EventTime, old.EventTime},
 		{"action", e.Action, old.Action},

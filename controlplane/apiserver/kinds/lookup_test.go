@@ -28,8 +28,6 @@ func For(gk schema.GroupKind) Rules {
 	switch gk {
 	case schema.GroupKind{Kind: "Binding"}:
 		return Rules{Create: create(validatePodBinding)}.complete()
-	case schema.GroupKind{Group: eventsv1.GroupName, Kind: "Event"}:
-		return Rules{Create: create(validateEventsEvent), Update: update(validateEventsEventUpdate)}.complete()
 	}
 	return kindOf(func(k *Kind) bool { return k.GVK().GroupKind() == gk }).rules.complete()
 }

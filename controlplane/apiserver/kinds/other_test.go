@@ -445,7 +445,6 @@ func TestForKnowsItsKinds(t *testing.T) {
 		{"discovery.k8s.io", "EndpointSlice", "create update"},
 		{"certificates.k8s.io", "CertificateSigningRequest", "create update status"},
 		{"coordination.k8s.io", "Lease", "create update"},
-		{"events.k8s.io", "Event", "create update"},
 		{"flowcontrol.apiserver.k8s.io", "FlowSchema PriorityLevelConfiguration", "create update status"},
 		{"node.k8s.io", "RuntimeClass", "create update"},
 		{"policy", "PodDisruptionBudget", "create update status"},

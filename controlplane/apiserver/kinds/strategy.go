@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/registry/rest"
 	"k8s.io/apiserver/pkg/storage/names"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
@@ -22,9 +23,10 @@ import (
 type strategy struct {
 	runtime.ObjectTyper
 	names.NameGenerator
-	kind  *Kind
-	rules Rules
-	name  apivalidation.ValidateNameFunc
+	kind    *Kind
+	rules   Rules
+	byGroup map[string]Rules
+	name    apivalidation.ValidateNameFunc
 }
 
 func newStrategy(scheme *runtime.Scheme, k *Kind) *strategy {
@@ -32,7 +34,23 @@ func newStrategy(scheme *runtime.Scheme, k *Kind) *strategy {
 	if s.name == nil {
 		s.name = apivalidation.NameIsDNSSubdomain
 	}
+	for group, r := range k.byGroup {
+		if s.byGroup == nil {
+			s.byGroup = make(map[string]Rules, len(k.byGroup))
+		}
+		s.byGroup[group] = r.complete()
+	}
 	return s
+}
+
+// rulesFor are the rules for a request.
+func (s *strategy) rulesFor(ctx context.Context) Rules {
+	if info, ok := apirequest.RequestInfoFrom(ctx); ok {
+		if r, is := s.byGroup[info.APIGroup]; is {
+			return r
+		}
+	}
+	return s.rules
 }
 
 func (s *strategy) NamespaceScoped() bool { return !s.kind.cluster }
@@ -76,19 +94,20 @@ func (s *strategy) bump(obj, old runtime.Object) {
 	}
 }
 
-func (s *strategy) Validate(_ context.Context, obj runtime.Object) field.ErrorList {
+func (s *strategy) Validate(ctx context.Context, obj runtime.Object) field.ErrorList {
 	errs := apivalidation.ValidateObjectMetaAccessor(obj.(metav1.Object), !s.kind.cluster, s.name, field.NewPath("metadata"))
-	if s.rules.Create != nil {
-		errs = append(errs, s.rules.Create(obj)...)
+	if rule := s.rulesFor(ctx).Create; rule != nil {
+		errs = append(errs, rule(obj)...)
 	}
 	return errs
 }
 
-func (s *strategy) ValidateUpdate(_ context.Context, obj, old runtime.Object) field.ErrorList {
-	if s.rules.Update == nil {
+func (s *strategy) ValidateUpdate(ctx context.Context, obj, old runtime.Object) field.ErrorList {
+	rule := s.rulesFor(ctx).Update
+	if rule == nil {
 		return nil
 	}
-	return s.rules.Update(obj, old)
+	return rule(obj, old)
 }
 
 func (*strategy) WarningsOnCreate(context.Context, runtime.Object) []string { return nil }
