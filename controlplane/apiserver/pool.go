@@ -65,8 +65,7 @@ func (p *pool[T]) take(v T) bool {
 
 func (p *pool[T]) release(v T) { delete(p.taken, v) }
 
-// hostAddr is the i-th address of prefix, without its last one if prefix is an
-// IPv4 range: that is the broadcast address.
+// hostAddr is the i-th address of prefix, counted from that of the network, if a host can have it.
 func hostAddr(prefix netip.Prefix, i int) (netip.Addr, bool) {
 	base := prefix.Masked().Addr()
 	n := new(big.Int).SetBytes(base.AsSlice())
@@ -78,10 +77,16 @@ func hostAddr(prefix netip.Prefix, i int) (netip.Addr, bool) {
 	buf := make([]byte, base.BitLen()/8)
 	copy(buf[len(buf)-len(raw):], raw)
 	a, _ := netip.AddrFromSlice(buf)
-	if !prefix.Contains(a) || a.Is4() && !prefix.Contains(a.Next()) {
+	if !isHost(prefix, a) {
 		return netip.Addr{}, false
 	}
 	return a, true
+}
+
+// isHost tells whether a is an address of prefix that a host can have: not that of the network,
+// and not the last one of an IPv4 range, which is for broadcasts.
+func isHost(prefix netip.Prefix, a netip.Addr) bool {
+	return prefix.Contains(a) && a != prefix.Masked().Addr() && (!a.Is4() || prefix.Contains(a.Next()))
 }
 
 // held is what one service has of the pools.

@@ -282,7 +282,7 @@ func (t *taking) ip() error {
 		errs := field.ErrorList{field.Invalid(path, s.Spec.ClusterIPs, msg)}
 		return apierrors.NewInvalid(corev1.SchemeGroupVersion.WithKind("Service").GroupKind(), s.Name, errs)
 	}
-	if !a.cidr.Contains(ip) {
+	if !isHost(a.cidr, ip) {
 		return refuse("the provided network does not match the current range " + a.cidr.String())
 	}
 	ok, err := a.ips.take(t.ctx, ip, s.UID, t.dry)

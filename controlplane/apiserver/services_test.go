@@ -41,6 +41,12 @@ func TestServiceAddresses(t *testing.T) {
 	if !apierrors.IsInvalid(err) {
 		t.Errorf("an address outside: %v", err)
 	}
+	for what, ip := range map[string]string{"network": "10.96.0.0", "broadcast": "10.111.255.255"} {
+		_, err = make(what, func(s *corev1.ServiceSpec) { s.ClusterIP = ip })
+		if !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "the provided network does not match the current range") {
+			t.Errorf("the %s address: %v", what, err)
+		}
+	}
 	if h := must(make("headless", func(s *corev1.ServiceSpec) { s.ClusterIP = corev1.ClusterIPNone }))(t); h.Spec.ClusterIP != "None" {
 		t.Errorf("headless: %+v", h.Spec)
 	}
