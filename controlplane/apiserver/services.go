@@ -124,14 +124,16 @@ func (a *serviceAllocator) begin(ctx context.Context, s, old *corev1.Service, dr
 		}
 	}
 	if kinds.HasClusterIP(s) {
+		if errs := unconfigured(s, old, a.family()); len(errs) > 0 {
+			return nil, invalidService(s, errs...)
+		}
 		kinds.ServiceAddresses(s, a.family())
 	}
 	if n := len(s.Spec.Ports); kinds.MayHaveNodePorts(s) && n > maxNodePorts && (old == nil || !kinds.MayHaveNodePorts(old) || n > len(old.Spec.Ports)) {
-		errs := field.ErrorList{field.TooMany(field.NewPath("spec", "ports"), n, maxNodePorts)}
-		return nil, apierrors.NewInvalid(corev1.SchemeGroupVersion.WithKind("Service").GroupKind(), s.Name, errs)
+		return nil, invalidService(s, field.TooMany(field.NewPath("spec", "ports"), n, maxNodePorts))
 	}
 	if errs := unclaimable(s, old); len(errs) > 0 {
-		return nil, apierrors.NewInvalid(corev1.SchemeGroupVersion.WithKind("Service").GroupKind(), s.Name, errs)
+		return nil, invalidService(s, errs...)
 	}
 	select {
 	case a.turn <- struct{}{}:
@@ -161,6 +163,37 @@ func (a *serviceAllocator) begin(ctx context.Context, s, old *corev1.Service, dr
 			a.leaving[s.UID] = gone
 		}
 	}, nil
+}
+
+// unconfigured refuses families of addresses that s did not want before and that the cluster, which
+// has the one family, lacks. The endpoints of a headless service without a selector are its
+// user's: they may be of any family.
+func unconfigured(s, old *corev1.Service, family corev1.IPFamily) field.ErrorList {
+	is, was := &s.Spec, &corev1.ServiceSpec{}
+	if old != nil && kinds.HasClusterIP(old) {
+		was = &old.Spec
+	}
+	p := field.NewPath("spec")
+	var errs field.ErrorList
+	if f := netutils.IPFamilyOfString(is.ClusterIP); f != netutils.IPFamilyUnknown && len(is.IPFamilies) == 0 && is.ClusterIP != was.ClusterIP {
+		if other := corev1.IPFamily("IPv" + f); other != family {
+			errs = append(errs, field.Invalid(p.Child("clusterIPs").Index(0), []string{is.ClusterIP}, string(other)+" is not configured on this cluster"))
+		}
+	}
+	if is.ClusterIP == corev1.ClusterIPNone && len(is.Selector) == 0 {
+		return errs
+	}
+	const dual = corev1.IPFamilyPolicyRequireDualStack
+	if is.IPFamilyPolicy != nil && *is.IPFamilyPolicy == dual && (was.IPFamilyPolicy == nil || *was.IPFamilyPolicy != dual) {
+		errs = append(errs, field.Invalid(p.Child("ipFamilyPolicy"), dual, "this cluster is not configured for dual-stack services"))
+	}
+	for i, f := range is.IPFamilies {
+		known := f == corev1.IPv4Protocol || f == corev1.IPv6Protocol // of others validation says so
+		if known && f != family && !slices.Equal(is.IPFamilies, was.IPFamilies) {
+			errs = append(errs, field.Invalid(p.Child("ipFamilies").Index(i), f, "not configured on this cluster"))
+		}
+	}
+	return errs
 }
 
 // unclaimable refuses new addresses that nobody would claim: a second one, for a service is of one
@@ -279,8 +312,7 @@ func (t *taking) ip() error {
 	}
 	refuse := func(why string) error {
 		msg := fmt.Sprintf("failed to allocate IP %s: %s", ip, why)
-		errs := field.ErrorList{field.Invalid(path, s.Spec.ClusterIPs, msg)}
-		return apierrors.NewInvalid(corev1.SchemeGroupVersion.WithKind("Service").GroupKind(), s.Name, errs)
+		return invalidService(s, field.Invalid(path, s.Spec.ClusterIPs, msg))
 	}
 	if !isHost(a.cidr, ip) {
 		return refuse("the provided network does not match the current range " + a.cidr.String())
@@ -326,8 +358,11 @@ func (t *taking) port(path *field.Path, port *int32) error {
 }
 
 func portError(s *corev1.Service, path *field.Path, port int32, why string) error {
-	return apierrors.NewInvalid(corev1.SchemeGroupVersion.WithKind("Service").GroupKind(), s.Name,
-		field.ErrorList{field.Invalid(path, port, why)})
+	return invalidService(s, field.Invalid(path, port, why))
+}
+
+func invalidService(s *corev1.Service, errs ...*field.Error) error {
+	return apierrors.NewInvalid(corev1.SchemeGroupVersion.WithKind("Service").GroupKind(), s.Name, errs)
 }
 
 func (a *serviceAllocator) releaseLocked(h held, owner types.UID) {
