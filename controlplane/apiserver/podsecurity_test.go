@@ -68,7 +68,7 @@ func TestPodSecurity(t *testing.T) {
 	another := root.DeepCopy()
 	another.Name = "another"
 	_, err := client.CoreV1().Pods(free).Create(ctx, another, metav1.CreateOptions{})
-	if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), `violates PodSecurity "baseline:latest": privileged`) {
+	if !apierrors.IsForbidden(err) || !strings.HasPrefix(err.Error(), `pods "another" is forbidden: violates PodSecurity "baseline:latest": privileged`) {
 		t.Errorf("%v", err)
 	}
 	must(client.CoreV1().Pods(free).Create(ctx, pod("tame"), metav1.CreateOptions{}))(t)

@@ -115,13 +115,13 @@ func (p *podSecurity) Validate(ctx context.Context, a admission.Attributes, _ ad
 	if verdict.Allowed {
 		return nil
 	}
-	why := "not allowed by pod security"
-	if verdict.Result != nil && verdict.Result.Message != "" {
-		why = verdict.Result.Message
-	}
+	err := admission.NewForbidden(a, errors.New("not allowed by PodSecurity"))
 	refusal := &apierrors.StatusError{}
-	if !errors.As(admission.NewForbidden(a, errors.New(why)), &refusal) || verdict.Result == nil {
-		return refusal
+	if !errors.As(err, &refusal) || verdict.Result == nil {
+		return err
+	}
+	if verdict.Result.Message != "" {
+		refusal.ErrStatus.Message = verdict.Result.Message // which names the object, too
 	}
 	if verdict.Result.Reason != "" {
 		refusal.ErrStatus.Reason = verdict.Result.Reason
