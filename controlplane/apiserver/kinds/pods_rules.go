@@ -18,7 +18,7 @@ const maxHostname = 64
 // validatePod checks a pod that is about to be made.
 func validatePod(pod *corev1.Pod) field.ErrorList {
 	spec := field.NewPath("spec")
-	errs := podItself(pod)
+	errs := append(podItself(pod), labelKeysOnce(&pod.Spec, pod.Labels, spec)...)
 	if len(pod.Spec.EphemeralContainers) > 0 {
 		errs = append(errs, field.Forbidden(spec.Child("ephemeralContainers"), "cannot be set on create"))
 	}

@@ -110,4 +110,18 @@ func TestStoredBeforeTheRule(t *testing.T) {
 	suspended.Spec.Suspend = ptr(true)
 	check(t, update(suspended, policy(5)))
 	check(t, update(policy(4), policy(5)), "spec.successPolicy.rules[1].succeededIndexes: Invalid value")
+
+	deployment := func(keys ...string) *appsv1.Deployment {
+		d := defaulted[appsv1.Deployment](t, appSpec)
+		d.ResourceVersion = "1"
+		d.Spec.Template.Spec.Affinity = &corev1.Affinity{PodAffinity: &corev1.PodAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{
+			{TopologyKey: "zone", LabelSelector: selector("x=y"), MatchLabelKeys: keys, MismatchLabelKeys: []string{"a", "b"}},
+		}}}
+		return d
+	}
+	update = For(schema.GroupKind{Group: appsv1.GroupName, Kind: "Deployment"}).Update
+	d := deployment("a")
+	d.Spec.Replicas = ptr[int32](3)
+	check(t, update(d, deployment("a")))
+	check(t, update(deployment("b"), deployment("a")), "spec.template.spec.affinity.podAffinity."+requiredDuring+"[0].matchLabelKeys[0]: Invalid value")
 }

@@ -7,6 +7,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
 func TestTolerations(t *testing.T) {
@@ -137,6 +139,65 @@ func TestTopologySpread(t *testing.T) {
 			bad(`spec.topologySpreadConstraints[1].{topologyKey, whenUnsatisfiable}: Duplicate value: "{zone, DoNotSchedule}"`),
 		},
 	})
+}
+
+// TestLabelKeys: a label by which pods are matched to the pod itself is named once.
+func TestLabelKeys(t *testing.T) {
+	t.Parallel()
+	const (
+		spread   = "spec.topologySpreadConstraints[0]"
+		required = "spec.affinity.podAntiAffinity.requiredDuringSchedulingIgnoredDuringExecution[0]"
+		weighted = "spec.affinity.podAffinity.preferredDuringSchedulingIgnoredDuringExecution[0].podAffinityTerm"
+		selects  = `: Invalid value: "a": exists in both matchLabelKeys and labelSelector`
+	)
+	expression := &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "a", Operator: "Exists"}}}
+	for _, c := range []struct {
+		name            string
+		match, mismatch []string
+		selector        *metav1.LabelSelector
+		labels          map[string]string
+		pod, template   string // what is wrong, behind the term
+	}{
+		{"once", []string{"a"}, []string{"c"}, selector("b=c"), map[string]string{"a": "x"}, "", ""},
+		{"selected", []string{"b", "a"}, nil, selector("a=x"), map[string]string{"a": "x"}, "[1]" + selects, ""},
+		{"selected by an expression", []string{"a"}, nil, expression, map[string]string{"a": "x"}, "[0]" + selects, ""},
+		{"selected, but no label of the pod", []string{"a"}, nil, selector("a=x"), nil, "", ""},
+		{"selected twice", []string{"a"}, nil, &metav1.LabelSelector{MatchLabels: map[string]string{"a": "x"}, MatchExpressions: expression.MatchExpressions}, nil, "[0]" + selects, "[0]" + selects},
+		{"twice", []string{"a", "a"}, nil, selector("b=c"), map[string]string{"a": "x"}, "[1]" + selects, ""},
+		{"mismatched and selected", nil, []string{"a"}, selector("a=x"), map[string]string{"a": "x"}, "", ""},
+		{"both", []string{"b", "a"}, []string{"a"}, selector("d=e"), nil, `.matchLabelKeys[1]: Invalid value: "a": exists in both matchLabelKeys and mismatchLabelKeys`, `.matchLabelKeys[1]: Invalid value`},
+	} {
+		pod := goodPod(t)()
+		pod.Labels = c.labels
+		term := corev1.PodAffinityTerm{TopologyKey: "zone", LabelSelector: c.selector, MatchLabelKeys: c.match, MismatchLabelKeys: c.mismatch}
+		pod.Spec.Affinity = &corev1.Affinity{
+			PodAntiAffinity: &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{term}},
+			PodAffinity:     &corev1.PodAffinity{PreferredDuringSchedulingIgnoredDuringExecution: []corev1.WeightedPodAffinityTerm{{Weight: 1, PodAffinityTerm: term}}},
+		}
+		places := []string{required, weighted}
+		if len(c.mismatch) == 0 {
+			places = append(places, spread)
+			pod.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{
+				MaxSkew: 1, TopologyKey: "zone", WhenUnsatisfiable: corev1.DoNotSchedule, LabelSelector: c.selector, MatchLabelKeys: c.match,
+			}}
+		}
+		at := func(prefix, wrong string) (all []string) {
+			for _, p := range places {
+				if wrong != "" {
+					all = append(all, prefix+p+wrong)
+				}
+			}
+			return all
+		}
+		t.Run(c.name, func(t *testing.T) {
+			check(t, validatePod(pod), at("", c.pod)...)
+			template := &corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: c.labels}, Spec: pod.Spec}
+			check(t, validatePodTemplateSpec(template, field.NewPath("template")), at("template.", c.template)...)
+			relabelled := pod.DeepCopy()
+			relabelled.Labels, relabelled.ResourceVersion = map[string]string{"a": "x"}, "1"
+			check(t, For(schema.GroupKind{Kind: "Pod"}).Update(relabelled, pod))
+		})
+	}
 }
 
 func TestSecurity(t *testing.T) {
