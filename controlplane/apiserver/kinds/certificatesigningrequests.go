@@ -125,8 +125,9 @@ func (approvalStrategy) PrepareForUpdate(_ context.Context, obj, old runtime.Obj
 	dateConditions(c, was)
 }
 
-func (approvalStrategy) ValidateUpdate(_ context.Context, obj, old runtime.Object) field.ErrorList {
-	return validateCertificateSigningRequestApprovalUpdate(obj.(*certificatesv1.CertificateSigningRequest), old.(*certificatesv1.CertificateSigningRequest))
+func (s approvalStrategy) ValidateUpdate(_ context.Context, obj, old runtime.Object) field.ErrorList {
+	c, was := obj.(*certificatesv1.CertificateSigningRequest), old.(*certificatesv1.CertificateSigningRequest)
+	return append(s.addedFinalizers(obj, old), validateCertificateSigningRequestApprovalUpdate(c, was)...)
 }
 
 func (s approvalStrategy) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {

@@ -241,6 +241,34 @@ func deref[T any](p *T) T {
 	return *p
 }
 
+// finalizer wants a name with a domain, or one of Kubernetes' own.
+func finalizer(name string, p *field.Path) field.ErrorList {
+	switch name {
+	case string(corev1.FinalizerKubernetes), metav1.FinalizerOrphanDependents, metav1.FinalizerDeleteDependents:
+		return nil
+	}
+	if strings.Contains(name, "/") {
+		return nil
+	}
+	return field.ErrorList{field.Invalid(p, name, "name is neither a standard finalizer name nor is it fully qualified")}
+}
+
+// unqualifiedFinalizers refuses the finalizers of obj without a domain that old, which may be nil,
+// has not.
+func unqualifiedFinalizers(obj, old runtime.Object) field.ErrorList {
+	var had []string
+	if old != nil {
+		had = old.(metav1.Object).GetFinalizers()
+	}
+	var errs field.ErrorList
+	for i, name := range obj.(metav1.Object).GetFinalizers() {
+		if bad := finalizer(name, field.NewPath("metadata", "finalizers").Index(i)); len(bad) > 0 && !slices.Contains(had, name) {
+			errs = append(errs, bad...)
+		}
+	}
+	return errs
+}
+
 const immutableData = "field is immutable when `immutable` is set"
 
 // conditionTypes wants each of the types of a status' conditions once.

@@ -20,7 +20,7 @@ import (
 
 func events() Kind {
 	return of[corev1.Event, corev1.EventList](corev1.SchemeGroupVersion, "Event", "events", "event", Kind{
-		short: []string{"ev"}, upsert: true, ttl: true, fields: selecting(eventFields),
+		short: []string{"ev"}, upsert: true, ttl: true, anyFinalizer: true, fields: selecting(eventFields),
 		rules:   Rules{Create: create(validateEvent), Update: anew(validateEvent)},
 		byGroup: map[string]Rules{eventsv1.GroupName: {Create: create(validateNewerEvent), Update: update(validateNewerEventUpdate)}},
 		table:   eventTable,
@@ -234,7 +234,8 @@ func eventText(s string, limit int, msg string, must bool, name string) field.Er
 // validateNewerEvent checks a new event that is written by events.k8s.io. Kubernetes names the
 // fields as the core group does here, too.
 func validateNewerEvent(e *corev1.Event) field.ErrorList {
-	errs := append(event(e, "reportingController"), eventSeries(e.Series)...)
+	errs := append(unqualifiedFinalizers(e, nil), event(e, "reportingController")...)
+	errs = append(errs, eventSeries(e.Series)...)
 	if e.EventTime.IsZero() {
 		errs = append(errs, field.Required(field.NewPath("eventTime"), ""))
 	}
@@ -273,7 +274,7 @@ func eventSeries(s *corev1.EventSeries) field.ErrorList {
 
 // validateNewerEventUpdate checks that only the series of an event changes by events.k8s.io.
 func validateNewerEventUpdate(e, old *corev1.Event) field.ErrorList {
-	errs := event(e, "reportingController")
+	errs := append(unqualifiedFinalizers(e, old), event(e, "reportingController")...)
 	if !equal(e.Series, old.Series) {
 		errs = append(errs, eventSeries(e.Series)...)
 	}

@@ -26,13 +26,14 @@ type Kind struct {
 	newObject func() runtime.Object
 	newList   func() runtime.Object
 
-	status      bool // has a status subresource, and a Status field that only it writes
-	ownStatus   bool // the creator may set the status too, as a kubelet does to its Node
-	generation  bool // metadata.generation counts the changes of Spec
-	conditional bool // an update must name the resource version it changes
-	upsert      bool // an update of what does not exist creates it
-	orphans     bool // dependents stay by default when it is deleted
-	ttl         bool // objects expire, see Config.EventTTL
+	status       bool // has a status subresource, and a Status field that only it writes
+	ownStatus    bool // the creator may set the status too, as a kubelet does to its Node
+	generation   bool // metadata.generation counts the changes of Spec
+	conditional  bool // an update must name the resource version it changes
+	upsert       bool // an update of what does not exist creates it
+	orphans      bool // dependents stay by default when it is deleted
+	ttl          bool // objects expire, see Config.EventTTL
+	anyFinalizer bool // a finalizer needs no domain
 
 	name     apivalidation.ValidateNameFunc                    // nil means a DNS subdomain of at most 253 characters
 	rules    Rules                                             // beyond those for names and metadata

@@ -13,7 +13,7 @@ import (
 
 func leases() Kind {
 	return of[coordinationv1.Lease, coordinationv1.LeaseList](coordinationv1.SchemeGroupVersion, "Lease", "leases", "lease", Kind{
-		conditional: true, upsert: true,
+		conditional: true, upsert: true, anyFinalizer: true,
 		rules: Rules{Create: create(validateLease), Update: anew(validateLease)},
 		table: leaseTable,
 	})

@@ -7,7 +7,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -252,13 +251,7 @@ func namespaceFinalizers(n *corev1.Namespace, p *field.Path) field.ErrorList {
 	for i, f := range n.Spec.Finalizers {
 		at := p.Index(i)
 		errs = append(errs, qualifiedName(string(f), at)...)
-		switch f {
-		case corev1.FinalizerKubernetes, metav1.FinalizerOrphanDependents, metav1.FinalizerDeleteDependents:
-		default:
-			if !strings.Contains(string(f), "/") {
-				errs = append(errs, field.Invalid(at, f, "name is neither a standard finalizer name nor is it fully qualified"))
-			}
-		}
+		errs = append(errs, finalizer(string(f), at)...)
 	}
 	return errs
 }

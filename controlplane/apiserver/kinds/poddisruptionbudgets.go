@@ -15,7 +15,7 @@ import (
 
 func podDisruptionBudgets() Kind {
 	return of[policyv1.PodDisruptionBudget, policyv1.PodDisruptionBudgetList](policyv1.SchemeGroupVersion, "PodDisruptionBudget", "poddisruptionbudgets", "poddisruptionbudget", Kind{
-		short: []string{"pdb"}, status: true, generation: true, conditional: true,
+		short: []string{"pdb"}, status: true, generation: true, conditional: true, anyFinalizer: true,
 		rules: Rules{create(validatePodDisruptionBudget), anew(validatePodDisruptionBudget), anew(validatePodDisruptionBudgetStatus)},
 		table: disruptionBudgetTable,
 	})

@@ -127,6 +127,6 @@ func (s ephemeralStrategy) PrepareForUpdate(_ context.Context, obj, old runtime.
 	s.bump(p, was)
 }
 
-func (ephemeralStrategy) ValidateUpdate(_ context.Context, obj, old runtime.Object) field.ErrorList {
-	return validatePodEphemeralContainersUpdate(obj.(*corev1.Pod), old.(*corev1.Pod))
+func (s ephemeralStrategy) ValidateUpdate(_ context.Context, obj, old runtime.Object) field.ErrorList {
+	return append(s.addedFinalizers(obj, old), validatePodEphemeralContainersUpdate(obj.(*corev1.Pod), old.(*corev1.Pod))...)
 }

@@ -27,9 +27,9 @@ func (s resizeStrategy) PrepareForUpdate(_ context.Context, obj, old runtime.Obj
 
 // ValidateUpdate checks the whole pod: a resize can break any rule about
 // resources. The class it was scheduled and is evicted by must stay.
-func (resizeStrategy) ValidateUpdate(_ context.Context, obj, old runtime.Object) field.ErrorList {
+func (s resizeStrategy) ValidateUpdate(_ context.Context, obj, old runtime.Object) field.ErrorList {
 	p, was := obj.(*corev1.Pod), old.(*corev1.Pod)
-	errs := validatePodResize(p, was)
+	errs := append(s.addedFinalizers(obj, old), validatePodResize(p, was)...)
 	if QOSClass(p) != QOSClass(was) {
 		errs = append(errs, field.Invalid(field.NewPath("spec"), QOSClass(p), "Pod QOS Class may not change as a result of resizing"))
 	}

@@ -96,18 +96,28 @@ func (s *strategy) bump(obj, old runtime.Object) {
 
 func (s *strategy) Validate(ctx context.Context, obj runtime.Object) field.ErrorList {
 	errs := apivalidation.ValidateObjectMetaAccessor(obj.(metav1.Object), !s.kind.cluster, s.name, field.NewPath("metadata"))
+	errs = append(errs, s.addedFinalizers(obj, nil)...)
 	if rule := s.rulesFor(ctx).Create; rule != nil {
 		errs = append(errs, rule(obj)...)
 	}
 	return errs
 }
 
-func (s *strategy) ValidateUpdate(ctx context.Context, obj, old runtime.Object) field.ErrorList {
-	rule := s.rulesFor(ctx).Update
-	if rule == nil {
+// addedFinalizers checks the finalizers of obj that old, which may be nil, has not. What else there
+// is to check of metadata the library has checked before an update.
+func (s *strategy) addedFinalizers(obj, old runtime.Object) field.ErrorList {
+	if s.kind.anyFinalizer {
 		return nil
 	}
-	return rule(obj, old)
+	return unqualifiedFinalizers(obj, old)
+}
+
+func (s *strategy) ValidateUpdate(ctx context.Context, obj, old runtime.Object) field.ErrorList {
+	errs := s.addedFinalizers(obj, old)
+	if rule := s.rulesFor(ctx).Update; rule != nil {
+		errs = append(errs, rule(obj, old)...)
+	}
+	return errs
 }
 
 func (*strategy) WarningsOnCreate(context.Context, runtime.Object) []string { return nil }
@@ -162,10 +172,11 @@ func (s statusStrategy) PrepareForUpdate(ctx context.Context, obj, old runtime.O
 }
 
 func (s statusStrategy) ValidateUpdate(_ context.Context, obj, old runtime.Object) field.ErrorList {
-	if s.rules.Status == nil {
-		return nil
+	errs := s.addedFinalizers(obj, old)
+	if s.rules.Status != nil {
+		errs = append(errs, s.rules.Status(obj, old)...)
 	}
-	return s.rules.Status(obj, old)
+	return errs
 }
 
 func (s statusStrategy) AllowCreateOnUpdate(context.Context) bool { return false }
