@@ -106,9 +106,11 @@ func (s *Server) builtin() []plugin {
 		{"PodSecurity", func() (admission.Interface, error) {
 			return builtin.PodSecurity(func(ctx context.Context, name string) (*corev1.Namespace, error) { return s.namespace(ctx, name) })
 		}},
+		{"DefaultStorageClass", always(builtin.DefaultStorageClass)},
 		{"RuntimeClass", always(builtin.RuntimeClass)},
 		{"CertificateApproval", always(func() admission.Interface { return builtin.CertificateApproval(s.authz) })},
 		{"CertificateSigning", always(func() admission.Interface { return builtin.CertificateSigning(s.authz) })},
+		{"DefaultIngressClass", always(builtin.DefaultIngressClass)},
 	}
 }
 

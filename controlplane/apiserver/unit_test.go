@@ -183,8 +183,8 @@ func TestConfigErrors(t *testing.T) {
 // Plugins are asked in Kubernetes' order, quotas last, and those left out are not made.
 func TestAdmissionPlugins(t *testing.T) {
 	all := AdmissionPlugins()
-	if want := "NamespaceLifecycle TaintNodesByCondition ServiceAccount LimitRanger Priority DefaultTolerationSeconds PodTopologyLabels PodSecurity RuntimeClass " +
-		"CertificateApproval CertificateSigning MutatingAdmissionWebhook ValidatingAdmissionPolicy ValidatingAdmissionWebhook ResourceQuota"; strings.Join(all, " ") != want {
+	if want := "NamespaceLifecycle TaintNodesByCondition ServiceAccount LimitRanger Priority DefaultTolerationSeconds PodTopologyLabels PodSecurity DefaultStorageClass RuntimeClass " +
+		"CertificateApproval CertificateSigning DefaultIngressClass MutatingAdmissionWebhook ValidatingAdmissionPolicy ValidatingAdmissionWebhook ResourceQuota"; strings.Join(all, " ") != want {
 		t.Errorf("%q", all)
 	}
 	s := &Server{cfg: Config{DisabledAdmission: slices.DeleteFunc(all, func(name string) bool { return name == "Priority" })}}

@@ -96,6 +96,11 @@ var defaultClassAnnotations = [...]string{
 	"storageclass.beta.kubernetes.io/is-default-class",
 }
 
+// IsDefaultStorageClass tells whether c is marked as the default of the cluster.
+func IsDefaultStorageClass(c *storagev1.StorageClass) bool {
+	return slices.ContainsFunc(defaultClassAnnotations[:], func(a string) bool { return c.Annotations[a] == "true" })
+}
+
 func storageClassTable(gr schema.GroupResource) rest.TableConvertor {
 	doc := storagev1.StorageClass{}.SwaggerDoc()
 	return newTable(gr, columns{
@@ -107,7 +112,7 @@ func storageClassTable(gr schema.GroupResource) rest.TableConvertor {
 		ageColumn(),
 	}, func(o *storagev1.StorageClass, now time.Time) []any {
 		name := o.Name
-		if slices.ContainsFunc(defaultClassAnnotations[:], func(a string) bool { return o.Annotations[a] == "true" }) {
+		if IsDefaultStorageClass(o) {
 			name += " (default)"
 		}
 		return []any{
