@@ -244,18 +244,21 @@ func (s *situation) initialized() bool {
 }
 
 // decideInit runs the init containers one after the other, and reports whether all are
-// done.
+// done. One that has failed for good is looked for first: sidecars before it have been stopped
+// since.
 func (s *situation) decideInit(in *intent) bool {
+	in.failed = slices.ContainsFunc(s.facts, func(f fact) bool {
+		return f.kind == initContainer && f.exited() && !f.passed(s.pod) && !f.restarts(s.pod)
+	})
+	if in.failed {
+		return false
+	}
 	for i := range s.facts {
 		f := &s.facts[i]
 		switch f.kind {
 		case initContainer:
 			if f.passed(s.pod) {
 				continue
-			}
-			if f.exited() && !f.restarts(s.pod) {
-				in.failed = true
-				return false
 			}
 			s.keep(in, f)
 			return false

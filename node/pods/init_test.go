@@ -69,6 +69,21 @@ func TestInitContainerThatFails(t *testing.T) {
 	}
 }
 
+// TestInitContainerThatFailsBesideSidecar: the sidecar is stopped for good, and the pod has failed.
+func TestInitContainerThatFailsBesideSidecar(t *testing.T) {
+	inWorld(t, exits(time.Second, map[string]int{"i1": 1}), func(w *world) {
+		w.create(newPod("a", func(p *corev1.Pod) {
+			withInit("s1", "i1")(p)
+			always := corev1.ContainerRestartPolicyAlways
+			p.Spec.InitContainers[0].RestartPolicy = &always
+		}))
+		advance(5 * time.Minute)
+		w.wantPhase("a", corev1.PodFailed)
+		w.wantState("a", "i1", "Terminated Error 1")
+		w.wantCalls("start a/s1#0", "start a/i1#0", "stop a/s1#0 30s")
+	})
+}
+
 func TestSidecars(t *testing.T) {
 	inWorld(t, exits(30*time.Second, map[string]int{"main": 0}), func(w *world) {
 		w.create(newPod("a", func(p *corev1.Pod) {

@@ -4,11 +4,13 @@ package pods
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -17,6 +19,7 @@ import (
 
 	"github.com/hawser-project/hawser/auth/apiclient/apiclienttest"
 	"github.com/hawser-project/hawser/node/runtime"
+	"github.com/hawser-project/hawser/node/runtime/memory"
 	"github.com/hawser-project/hawser/node/runtime/process"
 )
 
@@ -123,6 +126,43 @@ func TestDeadProcesses(t *testing.T) {
 	if dirs, err := os.ReadDir(containers); err != nil || len(dirs) != 1 || dirs[0].Name() != "stray" {
 		t.Errorf("directories %v, %v; want the stray one", dirs, err)
 	}
+}
+
+// TestStartErrorsBackOff: a container that cannot be started is tried again after a while, also by a
+// clock that goes on meanwhile.
+func TestStartErrorsBackOff(t *testing.T) {
+	var starts atomic.Int32
+	rt := memory.New(memory.Options{Start: func(runtime.Container) memory.Behaviour {
+		starts.Add(1)
+		return memory.Behaviour{Err: errors.New("executable file not found in $PATH")}
+	}})
+	pod := newPod("a", nil)
+	r, err := New(Config{
+		NodeName: thisNode, API: apiclienttest.From(fake.NewSimpleClientset(pod)), Runtime: rt, Events: noEvents{}, Dir: t.TempDir(), Log: slog.New(slog.DiscardHandler),
+		CrashDelay: time.Hour, MaxCrashDelay: time.Hour,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- r.Run(ctx) }()
+	defer func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	}()
+	eventually(t, func() string {
+		p, err := r.Pod(ctx, idOf(pod).NamespacedName, "")
+		if err != nil || len(p.Status.ContainerStatuses) != 1 {
+			return fmt.Sprintf("pod %v, %v", p, err)
+		}
+		if w := p.Status.ContainerStatuses[0].State.Waiting; w == nil || w.Reason != "CrashLoopBackOff" || starts.Load() > 2 { // the first restart is at once
+			return fmt.Sprintf("after %d starts it waits for %v", starts.Load(), w)
+		}
+		return ""
+	})
 }
 
 // noEvents discards events.

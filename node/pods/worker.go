@@ -246,7 +246,7 @@ func (w *worker) run(ctx context.Context) bool {
 	defer timer.Stop()
 	for ctx.Err() == nil {
 		w.next = time.Time{}
-		if w.step(time.Now()) {
+		if w.step() {
 			return !w.leaving
 		}
 		timer.Stop()
@@ -270,9 +270,10 @@ func (w *worker) at(t time.Time) {
 }
 
 // step observes, decides and acts once. It reports whether nothing is left to do.
-func (w *worker) step(now time.Time) bool {
+func (w *worker) step() bool {
 	w.receive()
 	listed, err := w.r.lister.get(w.ctx)
+	now := time.Now() // not before what has been received: a later time means that the clock was set back
 	if err != nil {
 		if w.ctx.Err() == nil {
 			w.unlisted = min(max(2*w.unlisted, time.Second), w.r.cfg.RetryDelay)
