@@ -99,38 +99,13 @@ func (r *registry) setAbsentLocked(e *entry, m *member, addr string, now time.Ti
 	if e.left {
 		after = min(after, takeBackLeft)
 	}
-	gone := absence{instance: m.hello.Instance, addr: addr, began: m.since, since: now, takeBack: now.Add(after)}
-	if slices.Contains(e.superseded, m.hello.Instance) { // by one elsewhere: hold says how long that counts
-		gone.addr, gone.takeBack, gone.held = e.by, now, true
+	e.gone = &absence{instance: m.hello.Instance, addr: addr, began: m.since, since: now, takeBack: now.Add(after)}
+	e.place = r.gone.PushBack(m.node)
+	if slices.Contains(e.superseded, m.hello.Instance) { // by one elsewhere, of which the others have told
+		e.gone.addr, e.gone.takeBack, e.gone.held = e.by, now, true
+		r.hold(e)
 	}
-	r.absentLocked(e, m.node, gone)
-}
-
-// absentLocked keeps e, an entry without sessions.
-func (r *registry) absentLocked(e *entry, node string, gone absence) {
-	e.gone, e.place = &gone, r.gone.PushBack(node)
-	r.expireLocked(gone.since)
-}
-
-// recallLocked makes an entry of a node that has had no session here, as after a restart, and of
-// whose superseded instances other servers know. It returns nil if they know of none.
-func (r *registry) recallLocked(node string, others []Observation) *entry {
-	var last *Observation
-	for i := range others {
-		o := &others[i]
-		if !slices.Contains(o.Superseded, o.Instance) && (last == nil || o.Connected.After(last.Connected)) {
-			last = o
-		}
-	}
-	if last == nil || len(last.Superseded) == 0 {
-		return nil
-	}
-	r.initLocked()
-	e := new(entry)
-	r.nodes[node] = e
-	now := time.Now()
-	r.absentLocked(e, node, absence{instance: last.Instance, addr: last.Addr, began: now, since: now, takeBack: now, held: true})
-	return e
+	r.expireLocked(now)
 }
 
 // expireLocked deletes expired absences, and the oldest ones above the limit. One that is held does
@@ -236,9 +211,6 @@ func (r *registry) learn(node string, others []Observation) (lost []*member, by 
 	r.wakeLocked(node)
 	e := r.nodes[node]
 	if e == nil {
-		e = r.recallLocked(node, others)
-	}
-	if e == nil {
 		return nil, nil
 	}
 	for i := range others {
@@ -246,8 +218,9 @@ func (r *registry) learn(node string, others []Observation) (lost []*member, by 
 			lost, by = e.members(), &others[i]
 		}
 	}
+	e.elsewhere = r.elsewhere(e, others)
 	if e.gone != nil {
-		r.hold(e, others)
+		r.hold(e)
 	}
 	return lost, by
 }
@@ -284,28 +257,38 @@ func (e *entry) yields(here *member, o *Observation) bool {
 	return here.hello.Instance != o.Instance && o.Connected.After(here.since)
 }
 
-// hold has superseded instances refused while another server has a session of an instance that
-// is not superseded. Once none has, the time until they are accepted begins anew.
-func (r *registry) hold(e *entry, others []Observation) {
-	held, after := false, r.takeBack
+// A standing is what other servers tell of a node's instances that are not superseded.
+type standing struct {
+	held  bool          // one has a session there
+	after time.Duration // else: how long superseded instances are refused since the last of them ended
+}
+
+func (r *registry) elsewhere(e *entry, others []Observation) standing {
+	now := standing{after: r.takeBack}
 	for i := range others {
 		o := &others[i]
 		switch {
 		case slices.Contains(e.superseded, o.Instance):
 		case o.State != Detached:
-			held = true
+			now.held = true
 		case o.Cause == Left:
-			after = min(after, takeBackLeft)
+			now.after = min(now.after, takeBackLeft)
 		}
 	}
-	if now := time.Now(); e.gone.held && !held {
-		if until := now.Add(after); e.gone.takeBack.Before(until) {
+	return now
+}
+
+// hold has superseded instances refused while another server has a session of an instance that
+// is not superseded. Once none has, the time until they are accepted begins anew.
+func (r *registry) hold(e *entry) {
+	if now := time.Now(); e.gone.held && !e.elsewhere.held {
+		if until := now.Add(e.elsewhere.after); e.gone.takeBack.Before(until) {
 			e.gone.takeBack = until
 		}
 		e.gone.since = now // it is remembered for as long as after the end of a session here
 		r.gone.MoveToBack(e.place)
 	}
-	e.gone.held = held
+	e.gone.held = e.elsewhere.held
 }
 
 // Learn merges the other servers' observations of a node, one of each that has a record of it:

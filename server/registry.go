@@ -109,6 +109,7 @@ type entry struct {
 	superseded []uint64  // instances, oldest first
 	left       bool      // the agent announced that it leaves
 	by         string    // the address of the instance elsewhere that has superseded the one here
+	elsewhere  standing  // as learned last
 
 	gone  *absence      // nil while there are sessions
 	place *list.Element // in the registry's gone list, with gone
@@ -160,18 +161,14 @@ type seat struct {
 	demoted   *member
 }
 
-func (r *registry) initLocked() {
-	if r.nodes == nil {
-		r.nodes, r.waiting = make(map[string]*entry), make(map[string][]*member)
-	}
-}
-
 // attach registers m if it is admitted and replaces no session. If it would replace one, m
 // waits until settle.
 func (r *registry) attach(m *member) seat {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.initLocked()
+	if r.nodes == nil {
+		r.nodes, r.waiting = make(map[string]*entry), make(map[string][]*member)
+	}
 	e, s := r.judgeLocked(m)
 	switch {
 	case s.verdict.refuses():
