@@ -204,7 +204,7 @@ func gatherBundle(ctx context.Context, out, progress io.Writer, servers map[stri
 // explain adds the verdict on the fleet, and names the first nodes that are broken. sick is why
 // there is no verdict; err is fetch's.
 func (b *bundle) explain(ctx context.Context, rc *rest.Config) (broken []string, sick, err error) {
-	bounded, cancel := context.WithTimeout(ctx, diagWait)
+	bounded, cancel := context.WithTimeout(ctx, diagWait+maxHear)
 	defer cancel()
 	var text bytes.Buffer
 	sick = explainFleet(bounded, &text, rc, explainFlags{grace: explain.DefaultGrace, output: "json", notes: io.Discard})

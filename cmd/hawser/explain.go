@@ -109,7 +109,7 @@ func (o *explainFlags) run(cmd *cobra.Command, f func(context.Context, *rest.Con
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(cmd.Context(), apiTimeout)
+	ctx, cancel := context.WithTimeout(cmd.Context(), apiTimeout+maxHear)
 	defer cancel()
 	o.notes = cmd.ErrOrStderr()
 	return withRemedy(f(ctx, rc))
@@ -130,10 +130,12 @@ func explainNode(ctx context.Context, out io.Writer, rc *rest.Config, name strin
 		if err != nil { // dates are all that there is
 			fmt.Fprintln(of.notes, "Heartbeats cannot be watched:", err)
 		}
-		if o, err = gather(ctx, client, name); err != nil {
-			return fmt.Errorf("explain node %s: %w", name, err)
+		if again, err := gather(ctx, client, name); err != nil { // what there was is better than nothing
+			fmt.Fprintln(of.notes, "This is from before:", err)
+		} else {
+			o = again
+			o.Now, o.Grace, o.Heard = clock.now(), of.grace, heard[name]
 		}
-		o.Now, o.Grace, o.Heard = clock.now(), of.grace, heard[name]
 	}
 	if err := write(out, explain.Explain(*o), of.output); err != nil {
 		return err

@@ -33,8 +33,10 @@ func explainFleet(ctx context.Context, out io.Writer, rc *rest.Config, of explai
 		heard, err := hear(ctx, of.notes, client, doubtful)
 		if err != nil { // dates are all that there is
 			fmt.Fprintln(of.notes, "Heartbeats cannot be watched:", err)
-		} else if fleet, _, err = lookAtFleet(ctx, client, clock, of.grace, heard); err != nil {
-			return fmt.Errorf("explain fleet: %w", err)
+		} else if again, _, err := lookAtFleet(ctx, client, clock, of.grace, heard); err != nil {
+			fmt.Fprintln(of.notes, "This is from before:", err) // and better than nothing
+		} else {
+			fleet = again
 		}
 	}
 	fleet.Sort()

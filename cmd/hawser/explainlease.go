@@ -46,8 +46,8 @@ func hear(ctx context.Context, notes io.Writer, client kubernetes.Interface, lea
 		patience = max(patience, min(hearFor(l), maxHear))
 	}
 	fmt.Fprintf(notes, "Heartbeats and conditions contradict each other: watching for heartbeats, for up to %v\n", patience)
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
+	over := time.NewTimer(patience)
+	defer over.Stop()
 	w, err := client.CoordinationV1().Leases(corev1.NamespaceNodeLease).Watch(ctx, o)
 	if err != nil {
 		return nil, err
@@ -57,14 +57,16 @@ func hear(ctx context.Context, notes io.Writer, client kubernetes.Interface, lea
 	for len(heard) < len(leases) {
 		select {
 		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		case <-over.C:
 			for name, l := range leases {
-				if heard[name] == nil && hearFor(l) <= maxHear && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+				if heard[name] == nil && hearFor(l) <= maxHear {
 					heard[name] = new(false)
 				}
 			}
 			return heard, nil
 		case e, ok := <-w.ResultChan():
-			if !ok && ctx.Err() == nil {
+			if !ok {
 				return nil, errors.New("the watch of Leases ended")
 			}
 			// What is there already comes first.

@@ -95,7 +95,7 @@ func (c *Controller) probe(ctx context.Context, node string) (again time.Duratio
 		return 0, false
 	}
 	after, ok := c.cfg.Source.Observe(node)
-	if !ok || after.State != evidence.Attached || after.Session != before.Session {
+	if !ok || after.State != evidence.Attached || after.Session != before.Session || after.Elsewhere {
 		return 0, false // what failed was the tunnel, and its end is a change
 	}
 	c.metrics.probed(err, time.Since(began))

@@ -144,15 +144,17 @@ func (s *Session) keepalive() {
 // A vigil says when to ask a silent peer, and how long to wait for it. Times are since some time by
 // the monotonic clock: the other one may be set.
 type vigil struct {
-	asking bool
-	asked  time.Duration
+	asking     bool
+	asked, due time.Duration // due is when the next look was to be
 }
 
 // next says whether to ask, and how long to wait until the next call; not above zero is that the
-// peer is silent. A silence in which nobody has asked, as after this process was stopped, tells
-// nothing.
+// peer is silent. A silence in which nobody has asked tells nothing, nor does one in which this
+// process was stopped.
 func (v *vigil) next(now, lastRead time.Duration) (wait time.Duration, ask bool) {
-	v.asking = v.asking && lastRead < v.asked
+	stopped := now-v.due >= keepAliveTimeout
+	v.asking = v.asking && lastRead < v.asked && !stopped
+	defer func() { v.due = now + wait }()
 	switch silent := now - lastRead; {
 	case silent < keepAlive:
 		return keepAlive - silent, false

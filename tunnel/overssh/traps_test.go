@@ -153,6 +153,11 @@ func TestVigil(t *testing.T) {
 		"stopped after an answer": {
 			{keepAlive, 0, keepAliveTimeout, ask}, {time.Hour, keepAlive + 1, keepAliveTimeout, ask}, {time.Hour + keepAliveTimeout, keepAlive + 1, 0, listen},
 		},
+		"stopped after a question": {
+			{keepAlive, 0, keepAliveTimeout, ask},
+			{time.Hour, 0, keepAliveTimeout, ask}, // the answer may not have been read
+			{time.Hour + keepAliveTimeout, 0, 0, listen},
+		},
 		"stopped while nothing was asked": {
 			{0, 0, keepAlive, listen}, {time.Hour, 0, keepAliveTimeout, ask}, {time.Hour + 1, time.Hour, keepAlive - 1, listen},
 		},

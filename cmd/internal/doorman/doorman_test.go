@@ -259,6 +259,25 @@ func TestMalformed(t *testing.T) {
 }
 
 // What clients do all the time is neither counted nor logged.
+func TestHonest(t *testing.T) {
+	r := serve(t, 0, func(w http.ResponseWriter, req *http.Request) { Seen(req.Context(), true) })
+	for range 3 {
+		if _, err := r.get(1, nil); err != nil {
+			t.Error(err)
+		}
+		if _, err := r.get(1, func(req *http.Request) { req.Close = true }); err != nil {
+			t.Error(err)
+		}
+	}
+	if n := r.pending.Count(); n != 0 {
+		t.Errorf("%d strangers", n)
+	}
+	_ = r.Close()
+	if n := r.log.count(); n != 0 {
+		t.Errorf("log: %s", &r.log.buf)
+	}
+}
+
 // TestManyWatchesEnd: a client that stops in good order takes back all its watches at once, and is
 // not blamed for that. One that takes back more than it may have open is.
 func TestManyWatchesEnd(t *testing.T) {
@@ -277,24 +296,5 @@ func TestManyWatchesEnd(t *testing.T) {
 		if got := testutil.ToFloat64(r.metrics.closed.WithLabelValues(resets)) - before; got != want {
 			t.Errorf("after %d: counted %v", n, got)
 		}
-	}
-}
-
-func TestHonest(t *testing.T) {
-	r := serve(t, 0, func(w http.ResponseWriter, req *http.Request) { Seen(req.Context(), true) })
-	for range 3 {
-		if _, err := r.get(1, nil); err != nil {
-			t.Error(err)
-		}
-		if _, err := r.get(1, func(req *http.Request) { req.Close = true }); err != nil {
-			t.Error(err)
-		}
-	}
-	if n := r.pending.Count(); n != 0 {
-		t.Errorf("%d strangers", n)
-	}
-	_ = r.Close()
-	if n := r.log.count(); n != 0 {
-		t.Errorf("log: %s", &r.log.buf)
 	}
 }
