@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
@@ -72,6 +73,7 @@ func (in *input) valid() bool {
 type inputs struct {
 	objects *objects
 	path    string
+	made    time.Time
 
 	mu    sync.Mutex
 	kept  map[objectKey]input
@@ -79,7 +81,7 @@ type inputs struct {
 }
 
 func newInputs(o *objects, path string, kept []input) *inputs {
-	in := &inputs{objects: o, path: path, kept: map[objectKey]input{}}
+	in := &inputs{objects: o, path: path, made: time.Now(), kept: map[objectKey]input{}}
 	for i := range kept {
 		in.kept[kept[i].key()] = kept[i]
 	}
@@ -89,7 +91,7 @@ func newInputs(o *objects, path string, kept []input) *inputs {
 // ConfigMap implements volumes.Objects.
 func (in *inputs) ConfigMap(ctx context.Context, namespace, name string) (*corev1.ConfigMap, error) {
 	key := configMapKey(namespace, name)
-	cm, err := in.objects.ConfigMap(ctx, namespace, name, in.own(key))
+	cm, err := in.objects.ConfigMap(ctx, namespace, name, in.own(key), in.made)
 	var content input
 	if err == nil {
 		content.ConfigMap = &corev1.ConfigMap{Data: cm.Data, BinaryData: cm.BinaryData}
@@ -101,7 +103,7 @@ func (in *inputs) ConfigMap(ctx context.Context, namespace, name string) (*corev
 // Secret implements volumes.Objects.
 func (in *inputs) Secret(ctx context.Context, namespace, name string) (*corev1.Secret, error) {
 	key := secretKey(namespace, name)
-	s, err := in.objects.Secret(ctx, namespace, name, in.own(key))
+	s, err := in.objects.Secret(ctx, namespace, name, in.own(key), in.made)
 	var content input
 	if err == nil {
 		content.Secret = &corev1.Secret{Data: s.Data}

@@ -33,8 +33,8 @@ type objectKey struct {
 // answerTimeout bounds a read if there is an older answer.
 const answerTimeout = 5 * time.Second
 
-// objects is a cache in front of the API. An object is used for ttl without another read,
-// and for the life of the pod while the API cannot be reached, so that containers restart
+// objects is a cache in front of the API. An object is used for ttl without another read, but for
+// pods that came later, and for the life of the pod while the API cannot be reached, so that containers restart
 // without a server. After a read without an answer, cached objects of its kind are not
 // read during ttl, so that many reads do not wait one after the other. Other kinds are: one
 // object that is too large for a slow link does not stop the renewal of tokens. After an
@@ -52,6 +52,7 @@ type objects struct {
 
 type object struct {
 	value any       // nil means that the object does not exist
+	read  time.Time // when it was asked for
 	until time.Time // when it is read again
 	used  time.Time
 }
@@ -110,13 +111,14 @@ const (
 
 // ConfigMap reads a ConfigMap. kept is the caller's own copy, which it gets if the
 // server does not answer and the cache has none; nil for none. Pods have copies
-// of different ages, so the copy of one pod is never used for another.
-func (o *objects) ConfigMap(ctx context.Context, namespace, name string, kept *input) (*corev1.ConfigMap, error) {
+// of different ages, so the copy of one pod is never used for another. What was read before since,
+// when the caller's pod came, is read again: its author may have written it just before.
+func (o *objects) ConfigMap(ctx context.Context, namespace, name string, kept *input, since time.Time) (*corev1.ConfigMap, error) {
 	ttl := o.ttl
 	if name == rootsName {
-		ttl = rootsTTL/2 + rand.N(rootsTTL/2)
+		ttl, since = rootsTTL/2+rand.N(rootsTTL/2), time.Time{}
 	}
-	v, err := o.load(ctx, configMapKey(namespace, name), kept, func(ctx context.Context) (any, time.Time, error) {
+	v, err := o.load(ctx, configMapKey(namespace, name), kept, since, func(ctx context.Context) (any, time.Time, error) {
 		cm, err := o.api.ConfigMaps(namespace).Get(ctx, name, metav1.GetOptions{})
 		return cm, time.Now().Add(ttl), err
 	})
@@ -127,8 +129,8 @@ func (o *objects) ConfigMap(ctx context.Context, namespace, name string, kept *i
 }
 
 // Secret reads a Secret as ConfigMap does.
-func (o *objects) Secret(ctx context.Context, namespace, name string, kept *input) (*corev1.Secret, error) {
-	v, err := o.load(ctx, secretKey(namespace, name), kept, func(ctx context.Context) (any, time.Time, error) {
+func (o *objects) Secret(ctx context.Context, namespace, name string, kept *input, since time.Time) (*corev1.Secret, error) {
+	v, err := o.load(ctx, secretKey(namespace, name), kept, since, func(ctx context.Context) (any, time.Time, error) {
 		s, err := o.api.Secrets(namespace).Get(ctx, name, metav1.GetOptions{})
 		return s, time.Now().Add(o.ttl), err
 	})
@@ -144,7 +146,7 @@ func (o *objects) Secret(ctx context.Context, namespace, name string, kept *inpu
 // them over ten seconds.
 func (o *objects) Token(ctx context.Context, pod *corev1.Pod, p *corev1.ServiceAccountTokenProjection, kept *input) (string, error) {
 	key, seconds := tokenKey(pod, p), tokenSeconds(p)
-	v, err := o.load(ctx, key, kept, func(ctx context.Context) (any, time.Time, error) {
+	v, err := o.load(ctx, key, kept, time.Time{}, func(ctx context.Context) (any, time.Time, error) {
 		req := &authv1.TokenRequest{Spec: authv1.TokenRequestSpec{
 			ExpirationSeconds: &seconds,
 			BoundObjectRef:    &authv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID},
@@ -173,7 +175,7 @@ func (o *objects) Token(ctx context.Context, pod *corev1.Pod, p *corev1.ServiceA
 	return v.(string), nil //nolint:forcetypeassert // stored above
 }
 
-func (o *objects) load(ctx context.Context, key objectKey, kept *input, read func(context.Context) (any, time.Time, error)) (any, error) {
+func (o *objects) load(ctx context.Context, key objectKey, kept *input, since time.Time, read func(context.Context) (any, time.Time, error)) (any, error) {
 	now := time.Now()
 	o.mu.Lock()
 	older := o.cache[key]
@@ -182,7 +184,7 @@ func (o *objects) load(ctx context.Context, key objectKey, kept *input, read fun
 	}
 	if older != nil {
 		older.used = now
-		if fresh(older.until, now) || now.Before(o.silent[key.kind]) {
+		if fresh(older.until, now) && !older.read.Before(since) || now.Before(o.silent[key.kind]) {
 			defer o.mu.Unlock()
 			return older.have(key)
 		}
@@ -200,14 +202,14 @@ func (o *objects) load(ctx context.Context, key objectKey, kept *input, read fun
 	switch {
 	case err == nil:
 		clear(o.silent)
-		o.cache[key] = &object{value: value, until: until, used: now}
+		o.cache[key] = &object{value: value, read: now, until: until, used: now}
 		return value, nil
 	case apierrors.IsNotFound(err) && key.kind != "token":
 		o.cache[key] = &object{used: now}
 		return nil, notFound(key)
 	case older != nil && !answered(err):
 		if again := time.Now().Add(o.ttl); apierrors.IsInternalError(err) {
-			older.until = again
+			older.read, older.until = now, again
 		} else {
 			o.silent[key.kind] = again
 		}

@@ -221,7 +221,7 @@ func TestObjectsCache(t *testing.T) {
 				t.Errorf("%d calls %s, want %d", got, what, n)
 			}
 		}
-		secret := func() error { _, err := o.Secret(t.Context(), "ns", "s", nil); return err }
+		secret := func() error { _, err := o.Secret(t.Context(), "ns", "s", nil, time.Time{}); return err }
 		if err := errors.Join(secret(), secret()); err != nil {
 			t.Error(err)
 		}
@@ -251,7 +251,7 @@ func TestObjectsCache(t *testing.T) {
 		if err := secret(); err != nil {
 			t.Errorf("offline: %v", err)
 		}
-		if _, err := o.Secret(t.Context(), "ns", "other", nil); err == nil {
+		if _, err := o.Secret(t.Context(), "ns", "other", nil, time.Time{}); err == nil {
 			t.Error("an unknown secret is read offline")
 		}
 		quiet := gets.Load()
@@ -309,7 +309,7 @@ func TestRootsAreReadSeldom(t *testing.T) {
 		api.PrependReactor("get", "*", func(k8stesting.Action) (bool, apiruntime.Object, error) { gets.Add(1); return false, nil, nil })
 		o := newObjects(apiclienttest.From(api), time.Minute)
 		for range 2 {
-			if _, err := o.ConfigMap(t.Context(), "ns", rootsName, nil); !apierrors.IsNotFound(err) {
+			if _, err := o.ConfigMap(t.Context(), "ns", rootsName, nil, time.Time{}); !apierrors.IsNotFound(err) {
 				t.Fatal(err)
 			}
 		}
@@ -321,7 +321,7 @@ func TestRootsAreReadSeldom(t *testing.T) {
 		}
 		gets.Store(0)
 		for range 24 * 60 {
-			if _, err := o.ConfigMap(t.Context(), "ns", rootsName, nil); err != nil {
+			if _, err := o.ConfigMap(t.Context(), "ns", rootsName, nil, time.Time{}); err != nil {
 				t.Fatal(err)
 			}
 			advance(time.Minute)
