@@ -26,8 +26,9 @@ const (
 	// through the first one fail together when its connections are closed.
 	suspectEvery = 5 * time.Second
 	// otherAfter is how long a dial may take before it is made through another server that
-	// is connected.
-	otherAfter = 10 * time.Second
+	// is connected: less than the ten seconds after which kubelets and client-go give up a TLS
+	// handshake.
+	otherAfter = 4 * time.Second
 )
 
 // shared is the state that the agents of one node in one process share. To each server they
@@ -259,7 +260,7 @@ func (g *Group) Untrusted() bool {
 // takes too long.
 var errOther = errors.New("another server is connected")
 
-// DialContext is Agent's, through any of the servers. If one does not answer within ten seconds
+// DialContext is Agent's, through any of the servers. If one does not answer within four seconds
 // another one is tried.
 func (g *Group) DialContext(ctx context.Context, network, addr string) (net.Conn, error) {
 	return g.dial(ctx, tunnel.Dial{Network: network, Addr: addr})

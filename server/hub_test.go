@@ -392,6 +392,9 @@ func TestShutdownDrains(t *testing.T) {
 			if _, err := c.Write([]byte("still here")); err != nil {
 				t.Errorf("stream while draining: %v", err)
 			}
+			if n := b.hub.Open(); n != 1 {
+				t.Errorf("%d streams are open while draining", n)
+			}
 			_ = c.Close()
 		})
 		stopped := make(chan error, 1)

@@ -46,11 +46,16 @@ func (h *Hub) drainTime() time.Duration {
 	return h.config.DrainTimeout
 }
 
-// Open is how many streams into nodes that were dialed here are open, by any route.
+// Open is how many streams into nodes that were dialed here are open, by any route, also of
+// sessions that take no dials any more.
 func (h *Hub) Open() int {
 	n := h.ledger.around.dialed.Count() + h.ledger.elsewhere.dialed.Count()
-	for _, m := range h.registry.everyone() {
-		n += m.dialed.Count()
+	h.ledger.mu.Lock()
+	defer h.ledger.mu.Unlock()
+	for _, members := range h.ledger.live {
+		for m := range members {
+			n += m.dialed.Count()
+		}
 	}
 	return n
 }

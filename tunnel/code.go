@@ -194,8 +194,8 @@ var errnoCodes = map[syscall.Errno]Code{
 	syscall.ENFILE:        Busy,
 	syscall.ENOMEM:        Busy,
 	syscall.ENOBUFS:       Busy,
-	syscall.EAFNOSUPPORT:  Invalid,
-	syscall.EINVAL:        Invalid,
+	syscall.EAFNOSUPPORT:  Unreachable,
+	syscall.EINVAL:        Unreachable, // a blackhole route
 }
 
 // CodeOf is the Code that err wraps, else the one for its type, else Internal. CodeOf(nil)

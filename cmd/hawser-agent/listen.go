@@ -134,7 +134,11 @@ func (p *apiPort) serve(ctx context.Context, c net.Conn, root bool) {
 			p.suspect()
 		}
 	}
+	began := time.Now()
 	api, err := p.dial(ctx, "tcp", apiTarget)
+	if err == nil && time.Since(began) >= answerWithin/2 {
+		suspect() // another one has answered
+	}
 	if err != nil {
 		if ctx.Err() == nil {
 			p.tell("the API server cannot be reached for now, closing a connection", err)

@@ -196,6 +196,7 @@ func TestAPIPortSuspects(t *testing.T) {
 		says string
 		root bool
 		want int
+		dial time.Duration // how long it takes
 	}{
 		"no answer":          {api: mute, says: "hello", root: true, want: 1},
 		"no answer, a user":  {api: mute, says: "hello"},
@@ -206,12 +207,14 @@ func TestAPIPortSuspects(t *testing.T) {
 		"refused, to a user": {err: tunnel.Refused},
 		"slow":               {err: tunnel.Timeout, root: true, want: 1},
 		"no tunnel":          {err: tunnel.Parked, root: true},
+		"another answers":    {api: echo, says: "hello", root: true, dial: answerWithin / 2, want: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				suspected := 0
 				p := &apiPort{listener: fakeListener{}, log: slog.New(slog.DiscardHandler), suspect: func() { suspected++ }}
 				p.dial = func(context.Context, string, string) (net.Conn, error) {
+					time.Sleep(tt.dial) // the bubble's clock
 					if tt.err != nil {
 						return nil, tt.err
 					}
