@@ -17,6 +17,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 )
 
 const dataLink = "..data"
@@ -67,7 +68,7 @@ func writeFresh(dir string, files map[string]file, group *int64) (_ string, err 
 		if err := os.WriteFile(full, f.data, 0o600); err != nil {
 			return "", err
 		}
-		if err := own(full, group); err != nil {
+		if err := own(full, f.owner, group); err != nil {
 			return "", err
 		}
 		// Not left to WriteFile, whose mode is cut by the umask.
@@ -86,12 +87,26 @@ func modeFor(f file, group *int64) os.FileMode {
 	return f.mode
 }
 
-// own gives path to the pod's group. Only root may; others keep theirs.
-func own(path string, group *int64) error {
-	if group == nil || os.Geteuid() != 0 {
+// own gives path to a user and to the pod's group, of which nil changes nothing. Only root may;
+// others keep theirs.
+func own(path string, user, group *int64) error {
+	if user == nil && group == nil || os.Geteuid() != 0 {
 		return nil
 	}
-	return os.Lchown(path, -1, int(*group))
+	uid, gid := -1, -1
+	if user != nil {
+		uid = int(*user)
+	}
+	if group != nil {
+		gid = int(*group)
+	}
+	return os.Lchown(path, uid, gid)
+}
+
+// owned reports whether a file belongs to the user that own gives it to.
+func owned(info fs.FileInfo, user *int64) bool {
+	st, ok := info.Sys().(*syscall.Stat_t)
+	return user == nil || os.Geteuid() != 0 || ok && int64(st.Uid) == *user
 }
 
 // replaceLink points ..data at target.
@@ -166,7 +181,7 @@ func holds(dir string, files map[string]file, group *int64) bool {
 		}
 		f, ok := files[rel]
 		info, err := d.Info()
-		if err != nil || !ok || info.Size() != int64(len(f.data)) || info.Mode().Perm() != modeFor(f, group) {
+		if err != nil || !ok || info.Size() != int64(len(f.data)) || info.Mode().Perm() != modeFor(f, group) || !owned(info, f.owner) {
 			return errors.Join(err, errDiffers)
 		}
 		data, err := os.ReadFile(path) //nolint:gosec // below the volume's own directory

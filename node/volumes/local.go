@@ -56,7 +56,7 @@ func makeEmpty(dir string, group *int64) (err error) {
 	if err != nil {
 		return err
 	}
-	if err = own(fresh, group); err == nil {
+	if err = own(fresh, nil, group); err == nil {
 		err = os.Chmod(fresh, emptyMode(group))
 	}
 	if err == nil {

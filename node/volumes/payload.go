@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -18,8 +19,9 @@ import (
 
 // file is one file of a volume.
 type file struct {
-	data []byte
-	mode os.FileMode
+	data  []byte
+	mode  os.FileMode
+	owner *int64 // nil means the agent's user
 }
 
 // A collector gathers the files of one volume, by path within it.
@@ -161,5 +163,37 @@ func (c *collector) token(p *corev1.ServiceAccountTokenProjection) error {
 	if err != nil {
 		return fmt.Errorf("fetch token: %w", err)
 	}
-	return c.add(p.Path, []byte(token), nil)
+	owner := commonUser(c.pod)
+	var mode *int32
+	if owner != nil || c.pod.Spec.SecurityContext != nil && c.pod.Spec.SecurityContext.FSGroup != nil {
+		mode = new(int32(0o600))
+	}
+	if err := c.add(p.Path, []byte(token), mode); err != nil {
+		return err
+	}
+	path := filepath.Clean(p.Path)
+	f := c.files[path]
+	f.owner = owner
+	c.files[path] = f
+	return nil
+}
+
+// commonUser is the user as whom all containers of a pod run; nil if they differ, or if one does
+// not say. As in Kubernetes tokens belong to that user.
+func commonUser(pod *corev1.Pod) *int64 {
+	var ofPod, user *int64
+	if sc := pod.Spec.SecurityContext; sc != nil {
+		ofPod = sc.RunAsUser
+	}
+	for i, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
+		own := ofPod
+		if sc := c.SecurityContext; sc != nil && sc.RunAsUser != nil {
+			own = sc.RunAsUser
+		}
+		if own == nil || i > 0 && *own != *user {
+			return nil
+		}
+		user = own
+	}
+	return user
 }
