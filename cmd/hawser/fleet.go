@@ -134,7 +134,6 @@ func fleetTransports() map[string]tunnel.Transport {
 
 // check refuses what cannot work, naming the flag.
 func (o *fleetOptions) check(f *pflag.FlagSet) error {
-	var err error
 	switch {
 	case o.nodes < 1 || o.nodes > fleet.MaxNodes:
 		return fmt.Errorf("--nodes %d: want 1 to %d", o.nodes, fleet.MaxNodes)
@@ -158,10 +157,11 @@ func (o *fleetOptions) check(f *pflag.FlagSet) error {
 	if f.Changed("node-status-update-frequency") && !f.Changed("node-status-report-frequency") {
 		o.statusReport = o.statusUpdate
 	}
-	switch name, err := node.ParseName(o.prefix + "1"); {
+	first, err := node.ParseName(o.prefix + "1")
+	switch {
 	case err != nil:
 		return fmt.Errorf("--prefix: %w", err)
-	case name != o.prefix+"1": // as nodes of machines are named
+	case first != o.prefix+"1": // as nodes of machines are named
 		return fmt.Errorf("--prefix %q: want lower case and no spaces", o.prefix)
 	}
 	if o.more, err = node.ParseLabels(o.labels); err != nil {

@@ -35,7 +35,7 @@ func TestDefaultClasses(t *testing.T) {
 	ingress := &networkingv1.Ingress{ObjectMeta: metav1.ObjectMeta{GenerateName: "i"}, Spec: networkingv1.IngressSpec{
 		DefaultBackend: &networkingv1.IngressBackend{Service: &networkingv1.IngressServiceBackend{Name: "s", Port: networkingv1.ServiceBackendPort{Number: 80}}},
 	}}
-	for end := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) { // until the plugins have seen the classes
+	for end := time.Now().Add(time.Minute); ; <-time.After(20 * time.Millisecond) { // until the plugins have seen the classes
 		c := must(shared.client.CoreV1().PersistentVolumeClaims(ns).Create(ctx, claim, metav1.CreateOptions{}))(t)
 		i := must(networking.Ingresses(ns).Create(ctx, ingress, metav1.CreateOptions{}))(t)
 		if ptr.Deref(c.Spec.StorageClassName, "") == "usual" && ptr.Deref(i.Spec.IngressClassName, "") == "usual" {
