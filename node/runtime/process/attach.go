@@ -255,7 +255,7 @@ func (s *shim) exec(c *conn, req *request) error {
 		err = c.send(reply{})
 	}
 	if err != nil {
-		s.reaper.signal(p.pid, unix.SIGKILL)
+		s.reaper.signal(p.pid, unix.SIGKILL, true)
 	}
 	over := make(chan struct{})
 	var reading sync.WaitGroup
@@ -267,7 +267,7 @@ func (s *shim) exec(c *conn, req *request) error {
 		select {
 		case <-over:
 		default:
-			s.reaper.signal(p.pid, unix.SIGKILL)
+			s.reaper.signal(p.pid, unix.SIGKILL, true)
 		}
 	})
 	code, _ := exitOf(<-p.status)

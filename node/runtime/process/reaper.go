@@ -29,7 +29,7 @@ type reaper struct {
 	calls  chan func()
 	starts chan start
 	ends   chan chan struct{} // each requests that all descendants are killed
-	sigs   chan groupSignal
+	sigs   chan pending
 	quit   chan struct{}
 	done   chan struct{}
 
@@ -58,7 +58,7 @@ func newReaper(cg cgroupDirs) *reaper {
 		calls:   make(chan func()),
 		starts:  make(chan start),
 		ends:    make(chan chan struct{}),
-		sigs:    make(chan groupSignal),
+		sigs:    make(chan pending),
 		quit:    make(chan struct{}),
 		done:    make(chan struct{}),
 		waiting: make(map[int]chan<- syscall.WaitStatus),
@@ -90,17 +90,18 @@ func (r *reaper) call(f func()) bool {
 	}
 }
 
-// A groupSignal is for the process group of a process that was started.
-type groupSignal struct {
-	pid int
-	sig syscall.Signal
+// A pending signal is for a process that was started, or for its group.
+type pending struct {
+	pid   int
+	sig   syscall.Signal
+	group bool
 }
 
-// signal signals the process group of a process, unless the process has been waited for:
+// signal signals a process, or its process group, unless the process has been waited for:
 // then the kernel may have given its number to another.
-func (r *reaper) signal(pid int, sig syscall.Signal) {
+func (r *reaper) signal(pid int, sig syscall.Signal, group bool) {
 	select {
-	case r.sigs <- groupSignal{pid, sig}:
+	case r.sigs <- pending{pid, sig, group}:
 	case <-r.done:
 	}
 }
@@ -133,9 +134,13 @@ func (r *reaper) run(c confinement, prepared chan<- error) {
 			f()
 		case s := <-r.starts:
 			s.reply <- r.forkExec(s)
-		case g := <-r.sigs:
-			if _, ok := r.waiting[g.pid]; ok {
-				_ = syscall.Kill(-g.pid, g.sig)
+		case p := <-r.sigs:
+			to := p.pid
+			if p.group {
+				to = -to
+			}
+			if _, ok := r.waiting[p.pid]; ok {
+				_ = syscall.Kill(to, p.sig)
 			}
 		case <-child:
 			r.reap()

@@ -71,7 +71,7 @@ func shimMain() error {
 	// Signals are handled and not ignored: the container would inherit that they are
 	// ignored.
 	sigs := make(chan os.Signal, 8)
-	signal.Notify(sigs, unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM)
+	signal.Notify(sigs, unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGABRT, unix.SIGUSR1, unix.SIGUSR2, unix.SIGWINCH, unix.SIGTERM)
 
 	control, err := connFromFD(controlFD)
 	if err != nil {
@@ -310,8 +310,8 @@ func exitOf(ws syscall.WaitStatus) (code, sig int) {
 	return ws.ExitStatus(), 0
 }
 
-// onSignals stops the container when its shim gets SIGTERM. It ignores signals of a
-// terminal or a session.
+// onSignals stops the container when its shim gets SIGTERM. Others are for its command, which who
+// signals process 1 of the container means. A terminal or a session sends none: the shim has its own.
 func (s *shim) onSignals(sigs <-chan os.Signal) {
 	for {
 		select {
@@ -320,6 +320,8 @@ func (s *shim) onSignals(sigs <-chan os.Signal) {
 		case sig := <-sigs:
 			if sig == unix.SIGTERM {
 				s.stop(10 * time.Second)
+			} else if sig, ok := sig.(syscall.Signal); ok {
+				s.reaper.signal(s.main.pid, sig, false)
 			}
 		}
 	}
@@ -341,7 +343,7 @@ func (s *shim) stop(grace time.Duration) {
 	}
 	s.kill = time.AfterFunc(grace, s.reaper.killAll)
 	if first && grace > 0 {
-		s.reaper.signal(s.main.pid, cmp.Or(syscall.Signal(s.spec.Container.StopSignal), unix.SIGTERM))
+		s.reaper.signal(s.main.pid, cmp.Or(syscall.Signal(s.spec.Container.StopSignal), unix.SIGTERM), true)
 	}
 }
 
