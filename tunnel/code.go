@@ -194,7 +194,7 @@ var errnoCodes = map[syscall.Errno]Code{
 	syscall.ENFILE:        Busy,
 	syscall.ENOMEM:        Busy,
 	syscall.ENOBUFS:       Busy,
-	syscall.EAFNOSUPPORT:  Unreachable,
+	syscall.EAFNOSUPPORT:  Invalid,
 	syscall.EINVAL:        Unreachable, // a blackhole route
 }
 

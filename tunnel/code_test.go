@@ -31,6 +31,7 @@ func TestCodeOf(t *testing.T) {
 		{"ECONNREFUSED", sys(syscall.ECONNREFUSED), Refused},
 		{"EHOSTUNREACH", sys(syscall.EHOSTUNREACH), Unreachable},
 		{"ENETUNREACH", sys(syscall.ENETUNREACH), Unreachable},
+		{"a blackhole route", sys(syscall.EINVAL), Unreachable},
 		{"ETIMEDOUT", sys(syscall.ETIMEDOUT), Timeout},
 		{"EACCES", sys(syscall.EACCES), Denied},
 		{"EMFILE", sys(syscall.EMFILE), Busy},
