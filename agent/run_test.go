@@ -5,6 +5,7 @@ package agent
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"slices"
@@ -417,4 +418,22 @@ func TestNewFailureIsNews(t *testing.T) {
 			t.Errorf("%d lines before the session and %d after it, want 1 and 1", before, n)
 		}
 	})
+}
+
+// TestSessionsAskForRoots: each connection of a session trusts the authorities that there are then.
+func TestSessionsAskForRoots(t *testing.T) {
+	pool := x509.NewCertPool()
+	var asked *x509.CertPool
+	a, err := New(Config{Servers: []string{"hub:1"}, NodeName: "node-1", Roots: func() *x509.CertPool { return pool }, Transport: tunnel.Transport{
+		Dial: func(_ context.Context, _ string, o tunnel.Options) (tunnel.Session, error) {
+			asked = o.Roots()
+			return nil, tunnel.Refused
+		},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.connect(t.Context(), plan{server: "hub:1", sequence: 1}); err == nil || asked != pool {
+		t.Errorf("%v, %v", asked, err)
+	}
 }
