@@ -23,11 +23,12 @@ import (
 	"github.com/hawser-project/hawser/server"
 )
 
-// explained is what explain says of a node of an API whose clock is an hour ahead.
-func explained(t *testing.T, name, output string) string {
+// explained is what explain says of a node of an API whose clock is an hour ahead. The node, whose
+// clock is so far behind that, is Ready and renews its Lease as soon as somebody watches.
+func explained(t *testing.T, name, output string, behind time.Duration) string {
 	t.Helper()
 	later := time.Now().Add(time.Hour)
-	renewed := metav1.NewMicroTime(later.Add(-3 * time.Second))
+	renewed := metav1.NewMicroTime(later.Add(-behind))
 	ready := corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady"}
 	answers := map[string]any{
 		"/api/v1/nodes/node-1": &corev1.Node{
@@ -46,6 +47,17 @@ func explained(t *testing.T, name, output string) string {
 		w.Header().Set("Date", later.UTC().Format(http.TimeFormat))
 		if sel := r.URL.Query().Get("fieldSelector"); strings.HasSuffix(r.URL.Path, "s") && !strings.Contains(sel, name) {
 			t.Errorf("%s lists %q", r.URL.Path, sel)
+		}
+		if r.URL.Query().Get("watch") != "" {
+			again := metav1.NewMicroTime(renewed.Add(time.Second))
+			l := &coordinationv1.Lease{
+				TypeMeta: metav1.TypeMeta{APIVersion: "coordination.k8s.io/v1", Kind: "Lease"}, ObjectMeta: metav1.ObjectMeta{Name: name},
+				Spec: coordinationv1.LeaseSpec{RenewTime: &again},
+			}
+			if err := json.NewEncoder(w).Encode(map[string]any{"type": "MODIFIED", "object": l}); err != nil {
+				t.Error(err)
+			}
+			return
 		}
 		answer, ok := answers[r.URL.Path]
 		if !ok {
@@ -68,16 +80,19 @@ func explained(t *testing.T, name, output string) string {
 
 // The server's clock is what counts.
 func TestExplainNode(t *testing.T) {
-	if page := explained(t, "node-1", ""); !strings.Contains(page, "nothing is broken") || !strings.Contains(page, "fresh: lease renewed ") {
+	if page := explained(t, "node-1", "", 3*time.Second); !strings.Contains(page, "nothing is broken") || !strings.Contains(page, "fresh: lease renewed ") {
 		t.Errorf("the page:\n%s", page)
 	}
-	if page := explained(t, "node-9", ""); !strings.Contains(page, "there is no node of this name") {
+	if page := explained(t, "node-1", "", 55*time.Second); !strings.Contains(page, "nothing is broken, but its clock is 5") || !strings.Contains(page, "fresh: lease renewed 5") {
+		t.Errorf("the page of a node whose clock is behind:\n%s", page)
+	}
+	if page := explained(t, "node-9", "", 0); !strings.Contains(page, "there is no node of this name") {
 		t.Errorf("the page of no node:\n%s", page)
 	}
 	var report struct {
 		Verdict struct{ Layer string }
 	}
-	if raw := explained(t, "node-9", "json"); json.Unmarshal([]byte(raw), &report) != nil || report.Verdict.Layer != "never-joined" {
+	if raw := explained(t, "node-9", "json", 0); json.Unmarshal([]byte(raw), &report) != nil || report.Verdict.Layer != "never-joined" {
 		t.Errorf("as JSON:\n%s", raw)
 	}
 }

@@ -34,9 +34,9 @@ type objectKey struct {
 const answerTimeout = 5 * time.Second
 
 // objects is a cache in front of the API. An object is used for ttl without another read, but for
-// pods that came later, and for the life of the pod while the API cannot be reached, so that containers restart
-// without a server. After a read without an answer, cached objects of its kind are not
-// read during ttl, so that many reads do not wait one after the other. Other kinds are: one
+// pods that came later, and for the life of the pod while the API cannot be reached, so that
+// containers restart without a server. After a read without an answer, cached objects of its kind
+// are not read during ttl, so that many reads do not wait one after the other. Other kinds are: one
 // object that is too large for a slow link does not stop the renewal of tokens. After an
 // internal error only that object is not read. The cache never hides an answer
 // that the object does not exist or may not be read. It is bounded by calls of forget for

@@ -64,6 +64,24 @@ func startProcesses(t *testing.T, dir string) (*process.Runtime, string) {
 	return rt, containers
 }
 
+// running is a Runner that runs until the test ends.
+func running(t *testing.T, c Config) *Runner {
+	t.Helper()
+	c.NodeName, c.Events, c.Log = thisNode, noEvents{}, slog.New(slog.DiscardHandler)
+	r, err := New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- r.Run(t.Context()) }()
+	t.Cleanup(func() {
+		if err := <-done; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	})
+	return r
+}
+
 // eventually waits until check returns an empty string.
 func eventually(t *testing.T, check func() string) {
 	t.Helper()
@@ -90,22 +108,11 @@ func TestDeadProcesses(t *testing.T) {
 		p.Spec.Containers[1].Name = "b"
 	})
 	api := fake.NewSimpleClientset(pod)
-	r, err := New(Config{
-		NodeName: thisNode, API: apiclienttest.From(api), Runtime: rt, Events: noEvents{}, Dir: dir, Log: slog.New(slog.DiscardHandler),
+	ctx := t.Context()
+	r := running(t, Config{
+		API: apiclienttest.From(api), Runtime: rt, Dir: dir,
 		CrashDelay: time.Millisecond, MaxCrashDelay: time.Millisecond, Collect: 20 * time.Millisecond, Housekeeping: 50 * time.Millisecond,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- r.Run(ctx) }()
-	defer func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Errorf("Run: %v", err)
-		}
-	}()
 	eventually(t, func() string { return restarted(r, pod, 5) })
 	if err := os.WriteFile(calm, nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -137,24 +144,11 @@ func TestStartErrorsBackOff(t *testing.T) {
 		return memory.Behaviour{Err: errors.New("executable file not found in $PATH")}
 	}})
 	pod := newPod("a", nil)
-	r, err := New(Config{
-		NodeName: thisNode, API: apiclienttest.From(fake.NewSimpleClientset(pod)), Runtime: rt, Events: noEvents{}, Dir: t.TempDir(), Log: slog.New(slog.DiscardHandler),
-		CrashDelay: time.Hour, MaxCrashDelay: time.Hour,
+	r := running(t, Config{
+		API: apiclienttest.From(fake.NewSimpleClientset(pod)), Runtime: rt, Dir: t.TempDir(), CrashDelay: time.Hour, MaxCrashDelay: time.Hour,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- r.Run(ctx) }()
-	defer func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Errorf("Run: %v", err)
-		}
-	}()
 	eventually(t, func() string {
-		p, err := r.Pod(ctx, idOf(pod).NamespacedName, "")
+		p, err := r.Pod(t.Context(), idOf(pod).NamespacedName, "")
 		if err != nil || len(p.Status.ContainerStatuses) != 1 {
 			return fmt.Sprintf("pod %v, %v", p, err)
 		}

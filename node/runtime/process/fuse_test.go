@@ -8,6 +8,7 @@ import (
 	"os"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -51,7 +52,11 @@ func mountFUSE(t *testing.T) *fuse {
 	f := &fuse{fd: fd, dir: dir, taken: make(chan struct{}, 1)}
 	served := make(chan struct{})
 	go func() { defer close(served); f.serve() }()
+	guard := time.AfterFunc(2*patience, f.unmount)
 	t.Cleanup(func() {
+		if !guard.Stop() {
+			t.Error("something waited for the file system until it was gone")
+		}
 		f.unmount()
 		<-served
 		closeFD(fd)
