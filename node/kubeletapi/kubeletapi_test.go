@@ -166,7 +166,7 @@ func TestSummary(t *testing.T) {
 			}
 			memory += *c.Memory.WorkingSetBytes
 		}
-		if *pod.Memory.WorkingSetBytes != memory || *pod.ProcessStats.ProcessCount < uint64(len(pod.Containers)) {
+		if *pod.Memory.WorkingSetBytes != memory || *pod.Memory.UsageBytes < memory || *pod.ProcessStats.ProcessCount < uint64(len(pod.Containers)) {
 			t.Errorf("pod %+v", pod)
 		}
 	}

@@ -92,11 +92,12 @@ func (s *Server) podStats(ctx context.Context) ([]stats.PodStats, error) {
 
 func containerStats(c containerUsage) stats.ContainerStats {
 	at := metav1.NewTime(c.use.Time)
+	used := c.use.MemoryBytes + c.use.InactiveFile
 	cs := stats.ContainerStats{
 		Name:      c.Name,
 		StartTime: metav1.NewTime(c.StartedAt),
 		CPU:       &stats.CPUStats{Time: at, UsageCoreNanoSeconds: &c.use.CPUNanos},
-		Memory:    &stats.MemoryStats{Time: at, WorkingSetBytes: &c.use.MemoryBytes, UsageBytes: &c.use.MemoryBytes},
+		Memory:    &stats.MemoryStats{Time: at, WorkingSetBytes: &c.use.MemoryBytes, UsageBytes: &used},
 	}
 	if c.use.SampledCPUNs > 0 {
 		cs.CPU.UsageNanoCores = &c.use.SampledCPUNs

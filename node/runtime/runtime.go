@@ -218,7 +218,8 @@ type Size struct{ Width, Height uint16 }
 type Usage struct {
 	Time         time.Time
 	CPUNanos     uint64 // consumed since the container started
-	MemoryBytes  uint64
+	MemoryBytes  uint64 // the working set: without InactiveFile
+	InactiveFile uint64 // bytes of the page cache that the kernel frees first
 	PIDs         uint64
 	SampledCPUNs uint64 // nanocores over the last sample, 0 when unknown
 }

@@ -386,7 +386,8 @@ func (d cgroupDirs) usage() (u runtime.Usage, ok bool) {
 	u.Time = time.Now()
 	if dir, unified := d[""]; unified {
 		u.CPUNanos = readStat(dir, "cpu.stat", "usage_usec") * 1000
-		u.MemoryBytes = less(readNumber(dir, "memory.current"), readStat(dir, "memory.stat", "inactive_file"))
+		u.InactiveFile = readStat(dir, "memory.stat", "inactive_file")
+		u.MemoryBytes = less(readNumber(dir, "memory.current"), u.InactiveFile)
 		u.PIDs = readNumber(dir, "pids.current")
 		return u, true
 	}
@@ -394,7 +395,8 @@ func (d cgroupDirs) usage() (u runtime.Usage, ok bool) {
 		return u, false
 	}
 	u.CPUNanos = readNumber(d["cpuacct"], "cpuacct.usage")
-	u.MemoryBytes = less(readNumber(d["memory"], "memory.usage_in_bytes"), readStat(d["memory"], "memory.stat", "total_inactive_file"))
+	u.InactiveFile = readStat(d["memory"], "memory.stat", "total_inactive_file")
+	u.MemoryBytes = less(readNumber(d["memory"], "memory.usage_in_bytes"), u.InactiveFile)
 	if dir, ok := d["pids"]; ok {
 		u.PIDs = less(readNumber(dir, "pids.current"), 1)
 	}

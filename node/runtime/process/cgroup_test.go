@@ -187,7 +187,7 @@ func TestUnifiedFiles(t *testing.T) {
 		t.Errorf("%d kills", n)
 	}
 	u, ok := d.usage()
-	if !ok || u.CPUNanos != 1_500_000 || u.MemoryBytes != 700 || u.PIDs != 4 {
+	if !ok || u.CPUNanos != 1_500_000 || u.MemoryBytes != 700 || u.InactiveFile != 300 || u.PIDs != 4 {
 		t.Errorf("usage %+v, %v", u, ok)
 	}
 	write(t, filepath.Join(root, "cgroup.controllers"), "\n", 0o600)
