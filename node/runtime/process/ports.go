@@ -4,12 +4,9 @@ package process
 // processes, so that a port number does not identify its owner.
 
 import (
-	"bufio"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"net"
 	"net/netip"
@@ -18,6 +15,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -39,7 +37,7 @@ func (r *Runtime) dialPod(ctx context.Context, t turns, id runtime.PodID, port u
 	if err != nil {
 		return nil, err
 	}
-	owner := &portOwner{turns: t, shims: shims, declared: declared}
+	owner := &portOwner{turns: t, shims: shims, declared: declared, known: &r.sockets}
 	var failed error // the first error, or else the first about an owner
 	for _, host := range append([]netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()}, also...) {
 		conn, err := owner.dial(ctx, netip.AddrPortFrom(host, port))
@@ -61,7 +59,7 @@ func (r *Runtime) DialPodAt(ctx context.Context, id runtime.PodID, at netip.Addr
 	if err != nil {
 		return nil, err
 	}
-	owner := &portOwner{turns: r.clientTurns, shims: shims, declared: true}
+	owner := &portOwner{turns: r.clientTurns, shims: shims, declared: true, known: &r.sockets}
 	conn, err := owner.dial(ctx, at)
 	if errors.Is(err, unix.EADDRNOTAVAIL) {
 		if err = owner.checkMachine(ctx, at.Port()); err == nil {
@@ -137,7 +135,74 @@ type portOwner struct {
 	turns    turns
 	shims    []int // of the pod's containers
 	declared bool  // the pod's spec declares the port
+	known    *places
 }
+
+// places remember where sockets were found open: in which process, and by which name of its
+// directory in /proc.
+type places struct {
+	mu sync.Mutex
+	of map[string]place // by inode
+}
+
+type place struct {
+	pid  int
+	link string
+}
+
+// maxPlaces bounds the places that are remembered, and maxKnown the sockets of one port that are
+// looked for there.
+const (
+	maxPlaces = 4096
+	maxKnown  = 64
+)
+
+func (p *places) set(inode string, at place) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.of == nil || len(p.of) >= maxPlaces {
+		p.of = map[string]place{}
+	}
+	p.of[inode] = at
+}
+
+// lead reports whether all these sockets are open where they were found, and the processes are
+// below one of shims.
+func (p *places) lead(inodes []string, shims []int) bool {
+	if len(inodes) > maxKnown {
+		return false
+	}
+	for _, inode := range inodes {
+		p.mu.Lock()
+		at, ok := p.of[inode]
+		p.mu.Unlock()
+		if !ok {
+			return false
+		}
+		link, err := os.Readlink(at.link)
+		if err != nil || link != socketPrefix+inode+"]" || !isBelow(at.pid, shims) {
+			return false
+		}
+	}
+	return true
+}
+
+// isBelow reports whether a process descends from one of others.
+func isBelow(pid int, others []int) bool {
+	for range maxGenerations {
+		st, err := statOf(pid)
+		if err != nil || st.State == zombie || st.PPID <= 1 {
+			return false
+		}
+		if pid = st.PPID; slices.Contains(others, pid) {
+			return true
+		}
+	}
+	return false
+}
+
+// maxGenerations bounds the way from a process to its container's shim.
+const maxGenerations = 16
 
 // dial connects to an address of the machine if the pod listens there.
 func (o *portOwner) dial(ctx context.Context, to netip.AddrPort) (net.Conn, error) {
@@ -171,12 +236,15 @@ func (o *portOwner) dial(ctx context.Context, to netip.AddrPort) (net.Conn, erro
 // check reports whether a process listens at an address, and returns an error if it is
 // not one of the pod.
 func (o *portOwner) check(ctx context.Context, at netip.AddrPort) (listens bool, err error) {
-	inodes, err := listening("/proc", at)
+	inodes, err := listening(machineListeners, at)
 	if err != nil {
 		return true, o.ownerUnknown(err)
 	}
 	if len(inodes) == 0 {
 		return false, nil
+	}
+	if o.known.lead(inodes, o.shims) {
+		return true, nil
 	}
 	var denied error
 	// Reading the children of each process is quick, but may miss a process whose parent
@@ -185,7 +253,7 @@ func (o *portOwner) check(ctx context.Context, at netip.AddrPort) (listens bool,
 		left := slices.Clone(inodes)
 		for _, shim := range o.shims {
 			for _, pid := range find(ctx, o.turns, shim) {
-				left, err = notOpen(ctx, o.turns, "/proc", pid, left)
+				left, err = o.known.search(ctx, o.turns, "/proc", pid, left)
 				if errors.Is(err, fs.ErrPermission) {
 					denied = err
 				}
@@ -234,9 +302,9 @@ func (o *portOwner) ownerUnknown(err error) error {
 	return fmt.Errorf("%w (%w)", errOwnerUnknown, err)
 }
 
-// notOpen returns those of a list of sockets that a process does not have open. It reads until
-// ctx is done.
-func notOpen(ctx context.Context, t turns, proc string, pid int, inodes []string) ([]string, error) {
+// search returns those of a list of sockets that a process does not have open, and remembers where
+// the others are. It reads until ctx is done.
+func (p *places) search(ctx context.Context, t turns, proc string, pid int, inodes []string) ([]string, error) {
 	dir := filepath.Join(proc, strconv.Itoa(pid), "fd")
 	d, err := os.Open(dir)
 	if err != nil {
@@ -248,7 +316,7 @@ func notOpen(ctx context.Context, t turns, proc string, pid int, inodes []string
 			return inodes, err
 		}
 		names, end := d.Readdirnames(turnNames)
-		inodes, err = strike(inodes, dir, names)
+		inodes, err = p.strike(inodes, pid, dir, names)
 		t.give()
 		if err != nil {
 			return inodes, err
@@ -260,17 +328,22 @@ func notOpen(ctx context.Context, t turns, proc string, pid int, inodes []string
 	return inodes, nil
 }
 
+// socketPrefix begins the link of a descriptor that is a socket. Its inode and "]" follow.
+const socketPrefix = "socket:["
+
 // strike removes from a list of sockets those that are open by some names in the directory of a
-// process's descriptors.
-func strike(inodes []string, dir string, names []string) ([]string, error) {
+// process's descriptors, and remembers where they are.
+func (p *places) strike(inodes []string, pid int, dir string, names []string) ([]string, error) {
 	for _, name := range names {
-		link, err := os.Readlink(filepath.Join(dir, name))
+		at := filepath.Join(dir, name)
+		link, err := os.Readlink(at)
 		if errors.Is(err, fs.ErrPermission) {
 			return inodes, err
 		}
-		if inode, ok := strings.CutPrefix(link, "socket:["); ok {
-			inode = strings.TrimSuffix(inode, "]")
-			inodes = slices.DeleteFunc(inodes, func(s string) bool { return s == inode })
+		inode, ok := strings.CutPrefix(strings.TrimSuffix(link, "]"), socketPrefix)
+		if i := slices.Index(inodes, inode); ok && i >= 0 {
+			inodes = slices.Delete(inodes, i, i+1)
+			p.set(inode, place{pid, at})
 		}
 	}
 	return inodes, nil
@@ -322,98 +395,4 @@ func allBelow(ctx context.Context, t turns, pid int) []int {
 		found = append(found, p.PID)
 	}
 	return found
-}
-
-// listening returns the inodes of the sockets to which the kernel may give a connection
-// to at: those bound to that address, or else those bound to all addresses.
-func listening(proc string, at netip.AddrPort) ([]string, error) {
-	var classes [4][]string // exact, then all addresses, IPv4 before IPv6
-	for i, name := range []string{"tcp", "tcp6"} {
-		if i == 0 && !at.Addr().Is4() {
-			continue
-		}
-		f, err := os.Open(filepath.Join(proc, "net", name))
-		if errors.Is(err, fs.ErrNotExist) && i == 1 {
-			continue // no IPv6
-		}
-		if err != nil {
-			return nil, fmt.Errorf("look for listening sockets: %w", err)
-		}
-		list, err := parseListeners(f, at.Port())
-		_ = f.Close()
-		if err != nil {
-			return nil, fmt.Errorf("look for listening sockets: %w", err)
-		}
-		for _, l := range list {
-			switch {
-			case l.addr.Unmap() == at.Addr():
-				classes[i] = append(classes[i], l.inode)
-			case l.addr.IsUnspecified():
-				classes[2+i] = append(classes[2+i], l.inode)
-			}
-		}
-	}
-	for _, class := range classes {
-		if len(class) > 0 {
-			return class, nil
-		}
-	}
-	return nil, nil
-}
-
-// A listener is a socket that listens.
-type listener struct {
-	addr  netip.Addr
-	inode string
-}
-
-// stateListen is TCP_LISTEN as /proc/net/tcp writes it.
-const stateListen = "0A"
-
-// parseListeners reads /proc/net/tcp or tcp6 for what listens on a port. Listening
-// sockets come first there (Documentation/networking/proc_net_tcp.rst). The rest is one
-// line for each connection of the machine and is not read; procfs.FS.NetTCP would parse
-// it all.
-func parseListeners(r io.Reader, port uint16) ([]listener, error) {
-	lines := bufio.NewScanner(r)
-	lines.Scan() // the heading
-	var found []listener
-	for lines.Scan() {
-		f := strings.Fields(lines.Text())
-		if len(f) < 10 {
-			return nil, errors.New("malformed list of sockets")
-		}
-		if f[3] != stateListen {
-			break
-		}
-		addr, p, err := parseSocketAddress(f[1])
-		if err != nil {
-			return nil, err
-		}
-		if p == port {
-			found = append(found, listener{addr, f[9]})
-		}
-	}
-	return found, lines.Err()
-}
-
-// parseSocketAddress decodes an address, which is in words of the machine's byte
-// order, and a port.
-func parseSocketAddress(s string) (netip.Addr, uint16, error) {
-	bad := errors.New("malformed address in list of sockets")
-	host, p, ok := strings.Cut(s, ":")
-	port, err := strconv.ParseUint(p, 16, 16)
-	if !ok || err != nil || len(host) != 8 && len(host) != 32 {
-		return netip.Addr{}, 0, bad
-	}
-	var b []byte
-	for ; host != ""; host = host[8:] {
-		word, err := strconv.ParseUint(host[:8], 16, 32)
-		if err != nil {
-			return netip.Addr{}, 0, bad
-		}
-		b = binary.NativeEndian.AppendUint32(b, uint32(word))
-	}
-	addr, _ := netip.AddrFromSlice(b)
-	return addr, uint16(port), nil
 }

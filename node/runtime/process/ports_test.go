@@ -233,7 +233,7 @@ func TestDialPodAt(t *testing.T) {
 
 // TestDialPodStays: no connection is made to an address that is not the machine's.
 func TestDialPodStays(t *testing.T) {
-	o := &portOwner{declared: true}
+	o := &portOwner{declared: true, known: new(places)}
 	if _, err := o.dial(t.Context(), netip.MustParseAddrPort("203.0.113.1:9")); !errors.Is(err, unix.EADDRNOTAVAIL) {
 		t.Errorf("got %v", err)
 	}
@@ -279,11 +279,12 @@ func TestNotOpenStops(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	left, err := notOpen(&countdown{t.Context(), 2}, make(turns, 1), proc, 7, slices.Clone(want))
+	var sockets places
+	left, err := sockets.search(&countdown{t.Context(), 2}, make(turns, 1), proc, 7, slices.Clone(want))
 	if !errors.Is(err, context.DeadlineExceeded) || len(left) < 100 {
 		t.Errorf("%d of %d sockets are found, then %v", len(want)-len(left), len(want), err)
 	}
-	left, err = notOpen(t.Context(), make(turns, 1), proc, 7, append(slices.Clone(want), "other"))
+	left, err = sockets.search(t.Context(), make(turns, 1), proc, 7, append(slices.Clone(want), "other"))
 	if err != nil || !slices.Equal(left, []string{"other"}) {
 		t.Errorf("not open: %v, %v", left, err)
 	}
@@ -328,69 +329,6 @@ func TestPortsUntold(t *testing.T) {
 	}
 }
 
-const procHeading = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
-
-// TestListening chooses among listening sockets as the kernel does.
-func TestListening(t *testing.T) {
-	line := func(local, state string, inode int) string {
-		return fmt.Sprintf("   0: %s 00000000:0000 %s 00000000:00000000 00:00000000 00000000     0        0 %d 1 0 100 0 0 10 0\n", local, state, inode)
-	}
-	const (
-		any4, lo4, eth4 = "00000000:0050", "0100007F:0050", "0101010A:0050"
-		any6            = "00000000000000000000000000000000:0050"
-		lo6             = "00000000000000000000000001000000:0050"
-		mapped          = "0000000000000000FFFF00000100007F:0050"
-	)
-	four, six := netip.MustParseAddrPort("127.0.0.1:80"), netip.MustParseAddrPort("[::1]:80")
-	for name, tt := range map[string]struct {
-		tcp, tcp6 string
-		at        netip.AddrPort
-		want      []string
-	}{
-		"none":                     {"", "", four, nil},
-		"other port":               {line("0100007F:0051", "0A", 1), "", four, nil},
-		"exact before all":         {line(any4, "0A", 1) + line(lo4, "0A", 2), line(any6, "0A", 3), four, []string{"2"}},
-		"exact by mapped address":  {line(any4, "0A", 1), line(mapped, "0A", 3), four, []string{"3"}},
-		"IPv4 before IPv6":         {line(any4, "0A", 1), line(any6, "0A", 3), four, []string{"1"}},
-		"both families":            {"", line(any6, "0A", 3), four, []string{"3"}},
-		"shared":                   {line(lo4, "0A", 1) + line(lo4, "0A", 2), "", four, []string{"1", "2"}},
-		"another address":          {line(eth4, "0A", 1), "", four, nil},
-		"not listening":            {line(lo4, "01", 1) + line(lo4, "0A", 2), "", four, nil}, // listening sockets come first
-		"IPv6":                     {line(lo4, "0A", 1), line(lo6, "0A", 2) + line(any6, "0A", 3), six, []string{"2"}},
-		"IPv6 does not reach IPv4": {line(any4, "0A", 1), "", six, nil},
-	} {
-		t.Run(name, func(t *testing.T) {
-			proc := t.TempDir()
-			if err := os.Mkdir(filepath.Join(proc, "net"), 0o755); err != nil {
-				t.Fatal(err)
-			}
-			write(t, filepath.Join(proc, "net/tcp"), procHeading+tt.tcp, 0o644)
-			write(t, filepath.Join(proc, "net/tcp6"), procHeading+tt.tcp6, 0o644)
-			got, err := listening(proc, tt.at)
-			if err != nil || !slices.Equal(got, tt.want) {
-				t.Errorf("%v, %v; want %v", got, err, tt.want)
-			}
-		})
-	}
-}
-
-func FuzzListeners(f *testing.F) {
-	for _, name := range []string{"tcp", "tcp6"} {
-		if b, err := os.ReadFile("/proc/net/" + name); err == nil {
-			f.Add(string(b))
-		}
-	}
-	f.Add(procHeading + "0: 0100007F:0050 0 0A 0 0 0 0 0 7\n")
-	f.Fuzz(func(t *testing.T, s string) {
-		list, err := parseListeners(strings.NewReader(s), 80)
-		for _, l := range list {
-			if err == nil && (!l.addr.IsValid() || l.inode == "") {
-				t.Errorf("%+v", l)
-			}
-		}
-	})
-}
-
 // A container whose shim is not known, as of a later version, has no processes that are known: not
 // all of the machine's.
 func TestUnknownShim(t *testing.T) {
@@ -401,5 +339,48 @@ func TestUnknownShim(t *testing.T) {
 	}
 	if shims, err := r.shimsOf(t.Context(), testPod); err != nil || !slices.Equal(shims, []int{4711}) {
 		t.Errorf("%v, %v", shims, err)
+	}
+}
+
+// TestPlaces: where a socket was found is a guess. It holds as long as the socket is open there,
+// in a process below a shim of the pod.
+func TestPlaces(t *testing.T) {
+	g := newRig(t, Config{Isolation: None})
+	port := g.listen(testPod, "c", "127.0.0.1:0", "exec")
+	other := runtime.PodID{NamespacedName: types.NamespacedName{Namespace: "default", Name: "other"}, UID: "uid-2"}
+	g.listen(other, "theirs", "127.0.0.1:0", "exec")
+	inodes, err := listening(machineListeners, netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), port))
+	if err != nil || len(inodes) != 1 {
+		t.Fatalf("%v, %v", inodes, err)
+	}
+	lead := func(pod runtime.PodID) bool {
+		shims, err := g.shimsOf(g.ctx, pod)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return g.sockets.lead(inodes, shims)
+	}
+	if lead(testPod) {
+		t.Error("it is known before anybody looked")
+	}
+	if got, err := g.reach(testPod, port, false); got != "pod" || err != nil {
+		t.Fatalf("%q, %v", got, err)
+	}
+	if !lead(testPod) || lead(other) {
+		t.Errorf("the pod's: %v, another's: %v", lead(testPod), lead(other))
+	}
+	at := g.sockets.of[inodes[0]]
+	g.sockets.set(inodes[0], place{at.pid, filepath.Join(filepath.Dir(at.link), "0")})
+	if lead(testPod) {
+		t.Error("another descriptor is taken for it")
+	}
+	if got, err := g.reach(testPod, port, false); got != "pod" || err != nil || !lead(testPod) {
+		t.Errorf("looked for again: %q, %v", got, err)
+	}
+	for i := range 2 * maxPlaces {
+		g.sockets.set(strconv.Itoa(-i), at)
+	}
+	if n := len(g.sockets.of); n > maxPlaces {
+		t.Errorf("%d are remembered", n)
 	}
 }

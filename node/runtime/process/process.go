@@ -108,7 +108,8 @@ type Runtime struct {
 	done  chan struct{} // closed when Run is to return
 	turns turns         // of looking for the owners of ports
 
-	clientTurns turns // likewise, for DialPod and DialPodAt
+	clientTurns turns  // likewise, for DialPod and DialPodAt
+	sockets     places // where those that listen were found
 
 	looks *looks
 
