@@ -310,7 +310,7 @@ func (c *cloud) takesOver(t *testing.T) {
 func (c *cloud) balances(t *testing.T) {
 	port, target := await.FreePort(t), await.FreePort(t)
 	for _, name := range []string{"echo-1", "echo-2"} {
-		c.roleInPodWith(t, name, fmt.Sprintf(`,"ports":[{"containerPort":%d}]`, target), `,"hostname":"`+name+`","subdomain":"peers","nodeName":"node-`+name[len(name)-1:]+`"`, fmt.Sprintf("echo-server :%d", target))
+		c.roleInPodWith(t, name, fmt.Sprintf(`,"ports":[{"containerPort":%d}],"lifecycle":{"preStop":{"exec":{"command":["sleep","5"]}}}`, target), `,"hostname":"`+name+`","subdomain":"peers","nodeName":"node-`+name[len(name)-1:]+`"`, fmt.Sprintf("echo-server :%d", target))
 		c.mustKubectl(t, "", "label", "pod", name, "app=echo")
 	}
 	c.mustKubectl(t, "", "create", "service", "loadbalancer", "echo", fmt.Sprintf("--tcp=%d:%d", port, target))
@@ -330,10 +330,7 @@ func (c *cloud) balances(t *testing.T) {
 	c.named(t, port, target)
 	c.clients(t, at)
 	c.encrypts(t)
-	c.mustKubectl(t, "", "delete", "pod", "echo-1", "--now")
-	for range 20 {
-		must(t, answers()) // whichever endpoint is left
-	}
+	c.drains(t, at)
 	c.mustKubectl(t, "", "delete", "service", "echo")
 	eventually(t, "nobody listens for a service that is gone", func() error {
 		c := dialEcho(t, at)

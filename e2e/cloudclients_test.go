@@ -7,12 +7,15 @@ import (
 	"bufio"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"net"
 	"strconv"
+	"sync/atomic"
 	"testing"
 
 	"github.com/pires/go-proxyproto"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/hawser-project/hawser/e2e/await"
 )
@@ -79,4 +82,37 @@ func (c *cloud) encrypts(t *testing.T) {
 	})
 	c.mustKubectl(t, "", "delete", "service", "tls")
 	c.mustKubectl(t, "", "delete", "pod", "tls", "--now")
+}
+
+// drains: none of 10,000 connections fails while one of two endpoints ends in good order.
+func (c *cloud) drains(t *testing.T, at string) {
+	var clients errgroup.Group
+	var n atomic.Int64
+	gone := make(chan struct{})
+	const clientsAtOnce, connections = 4, 10_000
+	for range clientsAtOnce {
+		clients.Go(func() error {
+			for {
+				select {
+				case <-gone:
+					if n.Load() >= connections {
+						return nil
+					}
+				default:
+				}
+				conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", at)
+				if err == nil {
+					err = errors.Join(echoes(conn), conn.Close())
+				}
+				if err != nil {
+					return fmt.Errorf("after %d connections: %w", n.Load(), err)
+				}
+				n.Add(1)
+			}
+		})
+	}
+	c.mustKubectl(t, "", "delete", "pod", "echo-1", "--grace-period=20")
+	close(gone)
+	must(t, clients.Wait())
+	t.Logf("%d connections", n.Load())
 }
