@@ -153,9 +153,19 @@ func (p *plane) serve(ctx context.Context, o *serverOptions, t *tunnels, r *rene
 	})
 	group.Go(func() error { return p.runObjects(taking) })
 	group.Go(func() error { return t.page.Run(ctx) })
+	controlling, stopControllers := context.WithCancel(ctx)
 	group.Go(func() error {
 		defer close(p.controlled)
-		return p.runControllers(ctx, t.peers)
+		defer stopControllers()
+		return p.runControllers(controlling, t.peers)
+	})
+	group.Go(func() error {
+		select {
+		case <-p.leaving: // also if the API server has failed: it waits for the controllers
+			stopControllers()
+		case <-controlling.Done():
+		}
+		return nil
 	})
 	group.Go(func() error {
 		select {
@@ -187,6 +197,7 @@ type plane struct {
 	names       *nodekeys.Keeper
 	authn       *authn
 	listed      chan struct{} // closed once the authorizer and names have read the cluster
+	leaving     chan struct{} // closed when the API server begins to stop
 	controlled  chan struct{} // closed once the controllers have ended
 }
 
@@ -210,7 +221,7 @@ func newPlane(ctx context.Context, o *serverOptions, keys *pki.PKI, files *auth.
 	}
 	advertise, _ := netip.AddrFromSlice(o.advertise)
 	t.page = newPage(o, t)
-	p := &plane{authn: authn, listed: make(chan struct{}), controlled: make(chan struct{})}
+	p := &plane{authn: authn, listed: make(chan struct{}), leaving: make(chan struct{}), controlled: make(chan struct{})}
 	audit := o.audit.config(auditLog)
 	audit.Also = t.page.Audit()
 	p.api, err = apiserver.New(apiserver.Config{
@@ -245,7 +256,10 @@ func newPlane(ctx context.Context, o *serverOptions, keys *pki.PKI, files *auth.
 		DrainTimeout:   o.shutdown.grace,
 		Balances:       len(o.balancers.addrs) > 0,
 		Runs:           func(name string) bool { return controlplane.Selected(o.controllers.Enabled, name) },
-		Leave:          func() { t.leave(p.controlled) },
+		Leave: func() {
+			close(p.leaving)
+			t.leave(p.controlled)
+		},
 		Stored: func(g apiserver.Getters) {
 			t.services = &serviceObjects{service: g.Service, slices: g.EndpointSlices}
 			objects.Read(kubeauth.Store{Secret: g.Secret, CertificateSigningRequest: g.CertificateSigningRequest})

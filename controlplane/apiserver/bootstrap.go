@@ -32,6 +32,10 @@ const (
 	startTimeout = time.Minute
 	// startPoll is how often it is asked.
 	startPoll = 25 * time.Millisecond
+	// builtinPatience is how long built-in objects that cannot be made hold up the start, and
+	// builtinAgain how long they are left before they are tried again meanwhile.
+	builtinPatience = 5 * time.Second
+	builtinAgain    = time.Second
 	// authenticationConfig tells extension servers whom to believe.
 	authenticationConfig = "extension-apiserver-authentication"
 )
@@ -41,8 +45,8 @@ func systemNamespaces() []string {
 	return []string{metav1.NamespaceDefault, metav1.NamespaceSystem, metav1.NamespacePublic, corev1.NamespaceNodeLease, nodekeys.Namespace}
 }
 
-// bootstrap waits for the server, makes the built-in objects, closes s.ready, and
-// then keeps those objects until ctx is done. Shared is followed until watching is done.
+// bootstrap waits for the server, makes the built-in objects that can be made, closes s.ready,
+// and then keeps those objects until ctx is done. Shared is followed until watching is done.
 func (s *Server) bootstrap(ctx, watching context.Context, client kubernetes.Interface, shared informers.SharedInformerFactory) error {
 	flow := make(chan struct{}, 1)
 	if err := flowChanges(shared, flow); err != nil {
@@ -52,24 +56,46 @@ func (s *Server) bootstrap(ctx, watching context.Context, client kubernetes.Inte
 	if err := s.awaitServing(ctx, client.Discovery().RESTClient(), shared); err != nil {
 		return err
 	}
-	if err := errors.Join(ensureFlow(ctx, client), s.ensureAll(ctx, client), rbac.Reconcile(ctx, client)); err != nil {
-		return fmt.Errorf("make the built-in objects: %w", err)
-	}
+	right := s.makeBuiltins(ctx, client)
 	s.readyAt = time.Now()
 	close(s.ready)
 	// The start, with its OpenAPI documents, leaves several times as much garbage
 	// as what stays; nothing else would give it back soon.
 	debug.FreeOSMemory()
-	s.keep(ctx, client, flow)
+	s.keep(ctx, client, flow, right)
 	return nil
 }
 
+// makeBuiltins makes the built-in objects, and reports whether they are as they should be. Those
+// that are refused longer, such as by a webhook whose backend is a pod of a node that has yet to
+// connect, are left to keep: as in Kubernetes, the server serves.
+func (s *Server) makeBuiltins(ctx context.Context, client kubernetes.Interface) (right bool) {
+	late := time.After(builtinPatience)
+	for {
+		err := errors.Join(s.ensureAll(ctx, client), ensureRules(ctx, client))
+		if err == nil || ctx.Err() != nil {
+			return err == nil
+		}
+		s.cfg.Log.Warn("cannot make all built-in objects, will try again", "err", err)
+		select {
+		case <-ctx.Done():
+		case <-late:
+			return false
+		case <-time.After(builtinAgain):
+		}
+	}
+}
+
+// ensureRules makes and corrects the objects of flow control and of access control.
+func ensureRules(ctx context.Context, client kubernetes.Interface) error {
+	return errors.Join(ensureFlow(ctx, client), rbac.Reconcile(ctx, client))
+}
+
 // keep keeps the built-in objects until ctx is done. There is word in flow when an
-// object of flow control changed.
-func (s *Server) keep(ctx context.Context, client kubernetes.Interface, flow <-chan struct{}) {
+// object of flow control changed. right is whether those of ensureRules are as they should be.
+func (s *Server) keep(ctx context.Context, client kubernetes.Interface, flow <-chan struct{}, right bool) {
 	tick := time.NewTicker(s.cfg.BuiltinPeriod)
 	defer tick.Stop()
-	flowRight := true
 	for {
 		var err error
 		select {
@@ -80,12 +106,12 @@ func (s *Server) keep(ctx context.Context, client kubernetes.Interface, flow <-c
 			return
 		case <-flow:
 			err = ensureFlow(ctx, client)
-			flowRight = err == nil
+			right = right && err == nil
 		case <-tick.C:
 			err = s.ensureAll(ctx, client)
-			if !flowRight {
-				again := ensureFlow(ctx, client)
-				flowRight, err = again == nil, errors.Join(err, again)
+			if !right {
+				again := ensureRules(ctx, client)
+				right, err = again == nil, errors.Join(err, again)
 			}
 		}
 		if err != nil && ctx.Err() == nil {
@@ -191,21 +217,15 @@ func missing(shared informers.SharedInformerFactory) []string {
 // ensureAll makes what is missing of the built-in objects, except those of flow
 // control.
 func (s *Server) ensureAll(ctx context.Context, client kubernetes.Interface) error {
-	core := client.CoreV1()
+	var errs []error
 	for _, name := range systemNamespaces() {
-		if err := ensure(ctx, core.Namespaces(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, nil); err != nil {
-			return err
-		}
+		errs = append(errs, ensure(ctx, client.CoreV1().Namespaces(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, nil))
 	}
 	for _, class := range kinds.SystemPriorityClasses() {
-		if err := ensure(ctx, client.SchedulingV1().PriorityClasses(), class, nil); err != nil {
-			return err
-		}
+		errs = append(errs, ensure(ctx, client.SchedulingV1().PriorityClasses(), class, nil))
 	}
-	if err := errors.Join(s.ensureAuthentication(ctx, client), s.ensureRange(ctx, client)); err != nil {
-		return err
-	}
-	return s.ensureKubernetes(ctx, client)
+	errs = append(errs, s.ensureAuthentication(ctx, client), s.ensureRange(ctx, client), s.ensureKubernetes(ctx, client))
+	return errors.Join(errs...)
 }
 
 // ensureRange makes the ServiceCIDR of the range that services get their addresses from. One

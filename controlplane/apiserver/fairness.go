@@ -47,7 +47,7 @@ func (s *Server) share(c *genericapiserver.Config, client kubernetes.Interface, 
 // turns between tokens.
 var (
 	joinLevel = flowcontrolv1.PriorityLevelConfiguration{
-		ObjectMeta: metav1.ObjectMeta{Name: "node-bootstrap"},
+		ObjectMeta: metav1.ObjectMeta{Name: "node-bootstrap", Annotations: map[string]string{flowcontrolv1.AutoUpdateAnnotationKey: "true"}},
 		Spec: flowcontrolv1.PriorityLevelConfigurationSpec{
 			Type: flowcontrolv1.PriorityLevelEnablementLimited,
 			Limited: &flowcontrolv1.LimitedPriorityLevelConfiguration{
@@ -62,7 +62,7 @@ var (
 		},
 	}
 	joinSchema = flowcontrolv1.FlowSchema{
-		ObjectMeta: metav1.ObjectMeta{Name: "system-bootstrappers"},
+		ObjectMeta: metav1.ObjectMeta{Name: "system-bootstrappers", Annotations: map[string]string{flowcontrolv1.AutoUpdateAnnotationKey: "true"}},
 		Spec: flowcontrolv1.FlowSchemaSpec{
 			PriorityLevelConfiguration: flowcontrolv1.PriorityLevelConfigurationReference{Name: joinLevel.Name},
 			MatchingPrecedence:         450, // between those of nodes' heartbeats and of their other requests

@@ -15,12 +15,15 @@ import (
 	"testing"
 	"time"
 
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
+	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	"k8s.io/utils/ptr"
 
 	"github.com/hawser-project/hawser/controlplane/apiserver"
 	"github.com/hawser-project/hawser/controlplane/etcd"
@@ -272,4 +275,49 @@ func TestUnreadableDefinition(t *testing.T) {
 	}
 	gvr := define(t, in, "readable.example.com")
 	must(objectsOf(t, in, gvr, "default").Create(t.Context(), widget(gvr, "a", map[string]any{"size": "small"}), metav1.CreateOptions{}))(t)
+}
+
+// TestStartsBesideWebhookThatFails: a webhook that refuses all writes does not keep a server from
+// starting. What the server could not make it makes once that is possible.
+func TestStartsBesideWebhookThatFails(t *testing.T) {
+	t.Parallel()
+	const role = "system:node-problem-detector"
+	dir := t.TempDir()
+	in := must(start(dir))(t)
+	for _, list := range must(in.client.FlowcontrolV1().FlowSchemas().List(t.Context(), metav1.ListOptions{}))(t).Items {
+		if list.Annotations[flowcontrolv1.AutoUpdateAnnotationKey] == "" {
+			t.Errorf("the next start has to write flow schema %s", list.Name)
+		}
+	}
+	if err := in.client.RbacV1().ClusterRoles().Delete(t.Context(), role, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	hook := &admissionv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "all"}, Webhooks: []admissionv1.ValidatingWebhook{{
+		Name:         "all.hawser.dev",
+		ClientConfig: admissionv1.WebhookClientConfig{URL: ptr.To("https://127.0.0.1:1/")}, // nobody listens there
+		Rules: []admissionv1.RuleWithOperations{{
+			Operations: []admissionv1.OperationType{admissionv1.OperationAll},
+			Rule:       admissionv1.Rule{APIGroups: []string{"*"}, APIVersions: []string{"*"}, Resources: []string{"*/*"}},
+		}},
+		FailurePolicy: ptr.To(admissionv1.Fail), TimeoutSeconds: ptr.To[int32](1),
+		SideEffects: ptr.To(admissionv1.SideEffectClassNone), AdmissionReviewVersions: []string{"v1"},
+	}}}
+	if _, err := in.client.AdmissionregistrationV1().ValidatingWebhookConfigurations().Create(t.Context(), hook, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := in.stop(); err != nil {
+		t.Fatal(err)
+	}
+	in = must(start(dir))(t)
+	t.Cleanup(func() { _ = in.stop() })
+	if _, err := in.client.RbacV1().ClusterRoles().Get(t.Context(), role, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		t.Errorf("the webhook lets a cluster role pass: %v", err)
+	}
+	if err := in.client.AdmissionregistrationV1().ValidatingWebhookConfigurations().Delete(t.Context(), "all", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "the cluster role is made", func() bool {
+		_, err := in.client.RbacV1().ClusterRoles().Get(t.Context(), role, metav1.GetOptions{})
+		return err == nil
+	})
 }
