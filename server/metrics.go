@@ -169,6 +169,9 @@ func (c *collector) Describe(out chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector.
 func (c *collector) Collect(out chan<- prometheus.Metric) {
 	byTransport, byNode := c.ledger.sums()
+	for _, d := range c.listeners { // also one that has had no session: a series that is missing raises no alert
+		byTransport[d.Transport()] = byTransport[d.Transport()]
+	}
 	show := func(all map[string]account, figures []series) {
 		for key, a := range all {
 			for _, s := range figures {

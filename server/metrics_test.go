@@ -170,6 +170,17 @@ func TestLedgerRemembers(t *testing.T) {
 	})
 }
 
+// TestNoSessionIsShown: that no node has come is a number.
+func TestNoSessionIsShown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newTestHub(t, Config{})
+		want := "# HELP hawser_hub_sessions Sessions, by transport.\n# TYPE hawser_hub_sessions gauge\nhawser_hub_sessions{transport=\"memory\"} 0\n"
+		if err := testutil.GatherAndCompare(b.registry, strings.NewReader(want), "hawser_hub_sessions"); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // A registrar notes the names of the metrics that are registered.
 type registrar struct {
 	prometheus.Registerer
