@@ -33,7 +33,10 @@ func testSites(t *testing.T, transport string) {
 	c := startQuick(t, "--nodes", "3", "--agent-arg=--transport="+transport, "--server-arg=--node-startup-grace-period=20s")
 	s := newSites(t, c)
 	t.Run("server lost its network", func(t *testing.T) { s.testServerLost(t) })
-	t.Run("site lost its network", func(t *testing.T) { s.testSiteLost(t) })
+	t.Run("site lost its network", func(t *testing.T) { s.testSiteLost(t, lab.Both) })
+	if transport == "qmux" { // another agent that hears nothing ends its session like one that is killed
+		t.Run("site hears nothing", func(t *testing.T) { s.testSiteLost(t, lab.In) })
+	}
 	if transport != "quic" { // whose killed agents look silent
 		whole := t
 		t.Run("agents of a site are killed", func(t *testing.T) { s.testAgentsKilled(t, whole) })
@@ -185,10 +188,12 @@ func (s *sites) testServerLost(t *testing.T) {
 	s.whole(t, h)
 }
 
-func (s *sites) testSiteLost(t *testing.T) {
+func (s *sites) testSiteLost(t *testing.T, d lab.Direction) {
 	h := s.watch(t)
 	north, south := s.nodes[:2], s.nodes[2]
-	cut(t, north...)
+	for _, n := range north {
+		must(t, n.CutOneWay(t.Context(), d))
+	}
 	s.frozen(t, h, "SiteLostNetwork", north...)
 	for _, v := range h.versions(south.Name) {
 		if !is(corev1.NodeReady, corev1.ConditionTrue)(v) {

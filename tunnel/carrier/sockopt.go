@@ -118,6 +118,13 @@ func Delivered(c net.Conn) bool {
 	return tcp != nil && tcp.Unacked == 0 && tcp.Notsent_bytes == 0
 }
 
+// Undelivered says whether the peer's system had not acknowledged everything that was sent when the
+// TCP connection that c is or wraps ended, however it ended. False if that is unknown.
+func Undelivered(c net.Conn) bool {
+	tcp := infoOf(c)
+	return tcp != nil && tcp.Bytes_sent > tcp.Bytes_retrans+tcp.Bytes_acked
+}
+
 // Stuck says whether sent data is unacknowledged and no acknowledgement was received for d:
 // then the path does not work. False if that is unknown.
 func Stuck(c net.Conn, d time.Duration) bool {

@@ -1,8 +1,11 @@
 package carrier
 
 import (
+	"errors"
+	"io"
 	"net"
 	"os"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -95,5 +98,29 @@ func TestCongestion(t *testing.T) {
 	o := tunnel.Options{TLS: ca.Client(t, "a"), Link: tunnel.LinkOptions{Congestion: "carrier-pigeon"}}
 	if _, err := reach(t, "127.0.0.1:1", o); err == nil || !strings.Contains(err.Error(), `"carrier-pigeon"`) || !strings.Contains(err.Error(), names[0]) {
 		t.Errorf("an unknown name: %v", err)
+	}
+}
+
+// TestUndelivered: what the peer's system has acknowledged has arrived, also if nobody has read it
+// and the peer has reset the connection. One-way outages are tried end to end.
+func TestUndelivered(t *testing.T) {
+	a, b := tcpPair(t)
+	if _, err := a.Write(make([]byte, 1000)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(b, make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
+	for !Delivered(a) {
+		runtime.Gosched()
+	}
+	if err := errors.Join(b.SetLinger(0), b.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.Read(make([]byte, 1)); err == nil || errors.Is(err, io.EOF) {
+		t.Fatalf("not reset: %v", err)
+	}
+	if Undelivered(a) {
+		t.Error("acknowledged data counts as undelivered")
 	}
 }

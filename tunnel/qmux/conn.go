@@ -6,7 +6,6 @@ import (
 	"bufio"
 	"crypto/tls"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"time"
@@ -226,7 +225,7 @@ func (c *conn) readEnded(err error) {
 	case c.writeErr != nil:
 		err = c.writeErr
 	}
-	c.s.lostLocked(c, fmt.Errorf("%w: %w", tunnel.Lost, err))
+	c.s.lostLocked(c, c.endedLocked(err))
 }
 
 // handleRecord handles the frames of a record.

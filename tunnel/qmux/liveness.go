@@ -4,9 +4,11 @@
 package qmux
 
 import (
+	"fmt"
 	"slices"
 	"time"
 
+	"github.com/hawser-project/hawser/tunnel"
 	"github.com/hawser-project/hawser/tunnel/carrier"
 )
 
@@ -17,6 +19,8 @@ const (
 	// before the connection is doubted.
 	minAckTimeout = time.Second
 	maxAckTimeout = 20 * time.Second
+	// delayedAck is more than a system waits with the acknowledgement of a segment: Linux 200 ms.
+	delayedAck = 250 * time.Millisecond
 	// A connection moves data if it has received some, or acknowledgements, for longer than
 	// movingTime without a pause longer than movingPauseLocked.
 	movingTime = time.Second
@@ -167,6 +171,21 @@ func (s *Session) keepaliveLocked(c *conn, now time.Time, late bool) {
 func (c *conn) pingLocked() {
 	c.control.ping = true
 	c.startWritingLocked()
+}
+
+// endedLocked is why c was lost, after its read failed with err. A peer that hears nothing ends the
+// connection itself, and what was sent to it has not arrived for longer than that takes: the path
+// to it is broken. A peer that is stopped or killed has a system that acknowledges.
+func (c *conn) endedLocked(err error) error {
+	now, late := time.Now(), max(delayedAck, 2*c.s.keepalive.usualRTT)
+	quiet := now.Sub(c.lastSent)
+	if !c.owedSince.IsZero() {
+		quiet = max(quiet, now.Sub(c.owedSince))
+	}
+	if quiet < late || !carrier.Undelivered(c.tls) {
+		return fmt.Errorf("%w: %w", tunnel.Lost, err)
+	}
+	return fmt.Errorf("%w: nothing that was sent has arrived for %v: %w", tunnel.Dead, quiet.Round(time.Millisecond), err)
 }
 
 // movingPauseLocked is the longest pause in data that moves.
