@@ -192,6 +192,20 @@ func TestCheck(t *testing.T) {
 	}
 }
 
+// TestOneAddressAnswersUDP: an agent tries all addresses of a name, so one that answers will do.
+func TestOneAddressAnswersUDP(t *testing.T) {
+	h := newHub(t, 0)
+	h.answersUDP(t)
+	_, port, err := net.SplitHostPort(h.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := udpIsAnswered(t.Context(), net.JoinHostPort("hub.example", port), []string{"127.0.0.2", "127.0.0.1"})
+	if want := "127.0.0.1 answers, and 127.0.0.2 does not"; err != nil || !strings.HasPrefix(got, want) {
+		t.Errorf("got %q, %v, want %q", got, err, want)
+	}
+}
+
 // TestCheckOfANodeThatHasJoined: a token that the server no longer knows matters once the
 // node's certificate has expired.
 func TestCheckOfANodeThatHasJoined(t *testing.T) {
