@@ -43,7 +43,8 @@ func newCheck() *cobra.Command {
 		Short: "Say what would keep this machine from being a node",
 		Long: "Says what would keep this machine from being a node, before it joins: name, way, certificate and join token of each\n" +
 			"server, large packets, clocks, UDP where --transport quic needs it, the data directory, control groups and the kubelet.\n" +
-			"What is not needed as it is set up, such as UDP or containerd, has a line that says so.\n" +
+			"What is not needed as it is set up, such as UDP or containerd, has a line that says so. A line that begins with warn\n" +
+			"is about something that a node can do without, such as control groups, and is no failure.\n" +
 			"It takes the flags of hawser-agent. It makes no node, and the join token can be used afterwards.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.checkMachine(cmd.Context(), cmd.OutOrStdout()) },
@@ -62,7 +63,10 @@ type checklist struct {
 	err           error // of out
 }
 
-// check runs f and says whether all was well. A text is what it found out.
+// A warning is the error of a check that a node can do without.
+type warning struct{ error }
+
+// check runs f and says whether all was well, but for a warning. A text is what it found out.
 func (l *checklist) check(ctx context.Context, what string, f func(ctx context.Context) (text string, err error)) bool {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
@@ -77,7 +81,11 @@ func (l *checklist) check(ctx context.Context, what string, f func(ctx context.C
 	if !slow.Stop() {
 		<-told
 	}
-	if err != nil {
+	var mere warning
+	switch {
+	case errors.As(err, &mere):
+		outcome, text, err = "warn", mere.Error(), nil
+	case err != nil:
 		outcome, text = "FAILED", err.Error()
 		l.failed++
 	}
@@ -108,7 +116,7 @@ func (o *options) checkMachine(ctx context.Context, out io.Writer) error {
 		l.unused("containerd", "--kubelet builtin runs containers as processes of this machine")
 		l.check(ctx, "control groups", func(context.Context) (string, error) {
 			if err := process.CheckLimits(); err != nil {
-				return "", fmt.Errorf("limits of memory, CPU and processes cannot be set: %w", err)
+				return "", warning{fmt.Errorf("limits of memory, CPU and processes are not enforced: %w", err)}
 			}
 			return "limits of memory, CPU and processes can be set", nil
 		})

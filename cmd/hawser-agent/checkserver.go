@@ -7,6 +7,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"strings"
@@ -14,9 +15,14 @@ import (
 
 	"github.com/hawser-project/hawser/agent"
 	"github.com/hawser-project/hawser/auth/bootstrap"
+	"github.com/hawser-project/hawser/cmd/internal/setup"
 	"github.com/hawser-project/hawser/tunnel"
 	"github.com/hawser-project/hawser/tunnel/overquic"
 )
+
+// smallPacket is a bound that packets keep which an agent sends to join, less TLS's and TCP's
+// options.
+const smallPacket = 1200
 
 // checkServer checks the way to one server, from below. What stands on a check that failed is
 // left out.
@@ -54,13 +60,16 @@ func (o *options) checkJoin(ctx context.Context, l *checklist, c *bootstrap.Conf
 	var p bootstrap.Probe
 	if !l.check(ctx, "server "+addr, func(ctx context.Context) (text string, err error) {
 		p, err = small.Probe(ctx, "https://"+addr, 0)
-		if err == nil && p.RefusesToken {
+		if err != nil {
+			return "", explained(err)
+		}
+		if p.RefusesToken {
 			return o.refused(c)
 		}
 		if p.NoToken {
-			return "its CA is the one expected; there is no join token to show", err
+			return "its CA is the one expected; there is no join token to show", nil
 		}
-		return "its CA is the one expected, and it knows the join token", err
+		return "its CA is the one expected, and it knows the join token", nil
 	}) {
 		return
 	}
@@ -72,10 +81,30 @@ func (o *options) checkJoin(ctx context.Context, l *checklist, c *bootstrap.Conf
 	})
 	l.check(ctx, "large packets", func(ctx context.Context) (string, error) {
 		if _, err := large.Probe(ctx, "https://"+addr, checkPadding); err != nil {
-			return "", fmt.Errorf("small ones pass and large ones do not: let ICMP pass, or lower the MTU of this machine's interface: %w", err)
+			return "", o.noLargePackets(err)
 		}
 		return "they pass", nil
 	})
+}
+
+// noLargePackets says what it means that small packets pass and large ones do not. A node joins
+// with small ones, and the tunnel takes to them, but for that of sshd.
+func (o *options) noLargePackets(err error) error {
+	const cure = "let ICMP pass, or lower the MTU of this machine's interface"
+	if o.transport == setup.SSH {
+		return fmt.Errorf("small ones pass and large ones do not: %s: %w", cure, err)
+	}
+	return warning{fmt.Errorf("small ones pass and large ones do not: the tunnel uses small ones, at a sixth less throughput; other programs on this machine will hang: %s: %w", cure, err)}
+}
+
+// explained is the error of a probe over a connection that could be made, with what may be the
+// cause of silence.
+func explained(err error) error {
+	var slow net.Error
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, context.DeadlineExceeded) || errors.As(err, &slow) && slow.Timeout() {
+		return fmt.Errorf("a connection is made and then nothing comes: packets above %d bytes may not pass, or something on the way accepts and does not answer: %w", smallPacket, err)
+	}
+	return err
 }
 
 // refused says what it means that the server refuses the join token: nothing for a node that has a
