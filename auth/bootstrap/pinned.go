@@ -50,7 +50,7 @@ func (p *pinned) verify(cs tls.ConnectionState) error {
 		}
 	}
 	if !expected {
-		return &PinError{Server: p.host, Want: p.pins, Have: have}
+		return &PinError{Server: p.host, Want: p.pins, Have: have, Shown: cs.PeerCertificates[0]}
 	}
 	if err := auth.NotNode(cs.PeerCertificates); err != nil {
 		return err

@@ -134,7 +134,9 @@ func (h *hub) answersUDP(t *testing.T) {
 }
 
 func TestCheck(t *testing.T) {
-	well, late, quick := newHub(t, 0), newHub(t, time.Hour), newHub(t, 0)
+	well, late, slow, quick := newHub(t, 0), newHub(t, time.Hour), newHub(t, -time.Hour), newHub(t, 0)
+	portal := httptest.NewServer(http.RedirectHandler("http://portal.example/login", http.StatusFound))
+	t.Cleanup(portal.Close)
 	quick.answersUDP(t)
 	pin := func(h *hub) string { return bootstrap.PinOf(h.ca.Cert).String() }
 	addr := func(h *hub) string { return h.Listener.Addr().String() }
@@ -161,7 +163,14 @@ func TestCheck(t *testing.T) {
 		"no name":       {addr: noName + ":6443", token: checkedToken, pin: pin(well), failed: "name " + noName + ": ", absent: []string{"way to "}},
 		"another CA":    {addr: addr(well), token: checkedToken, pin: pin(late), failed: "server ", absent: []string{"clocks"}},
 		"unknown token": {addr: addr(well), token: "fedcba.0123456789abcdef", pin: pin(well), failed: "server ", absent: []string{"clocks"}},
-		"clock":         {addr: addr(late), token: checkedToken, pin: pin(late), failed: "clocks: that of the server is 1h0m0s ahead"},
+		"clock":         {addr: addr(late), token: checkedToken, pin: pin(late), failed: "clocks: that of the server is "},
+		"clock behind": {
+			addr: addr(slow), token: checkedToken, pin: pin(slow), failed: "clocks: that of the server is ", printed: []string{" behind this machine's: set the wrong one"},
+		},
+		"captive portal": {
+			addr: portal.Listener.Addr().String(), token: checkedToken, pin: pin(well), failed: "server ", absent: []string{"clocks"},
+			printed: []string{`speaks HTTP without TLS ("302 Found", to "http://portal.example/login")`},
+		},
 		"large packets": {
 			addr: well.narrow(t), token: checkedToken, pin: pin(well),
 			printed: []string{"warn    large packets: small ones pass and large ones do not: the tunnel uses small ones"},
@@ -269,7 +278,7 @@ func TestSilenceIsExplained(t *testing.T) {
 	for err, want := range map[error]bool{
 		os.ErrDeadlineExceeded: true, context.DeadlineExceeded: true, io.ErrUnexpectedEOF: true, errors.New("tls: handshake failure"): false,
 	} {
-		got := explained(fmt.Errorf("ask: %w", err))
+		got := explained(t.Context(), nil, "", fmt.Errorf("ask: %w", err))
 		if !errors.Is(got, err) || strings.Contains(got.Error(), "does not answer") != want {
 			t.Errorf("%v: %v", err, got)
 		}

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"net/netip"
 	"strings"
 	"time"
@@ -20,9 +21,14 @@ import (
 	"github.com/hawser-project/hawser/tunnel/overquic"
 )
 
-// smallPacket is a bound that packets keep which an agent sends to join, less TLS's and TCP's
-// options.
-const smallPacket = 1200
+const (
+	// smallPacket is a bound that packets keep which an agent sends to join, less TLS's and
+	// TCP's options.
+	smallPacket = 1200
+	// plainTimeout bounds the wait for an answer without TLS, maxPlainHeader its header.
+	plainTimeout   = 3 * time.Second
+	maxPlainHeader = 16 << 10
+)
 
 // checkServer checks the way to one server, from below. What stands on a check that failed is
 // left out.
@@ -61,7 +67,7 @@ func (o *options) checkJoin(ctx context.Context, l *checklist, c *bootstrap.Conf
 	if !l.check(ctx, "server "+addr, func(ctx context.Context) (text string, err error) {
 		p, err = small.Probe(ctx, "https://"+addr, 0)
 		if err != nil {
-			return "", explained(err)
+			return "", explained(ctx, c.Dial, addr, err)
 		}
 		if p.RefusesToken {
 			return o.refused(c)
@@ -74,10 +80,7 @@ func (o *options) checkJoin(ctx context.Context, l *checklist, c *bootstrap.Conf
 		return
 	}
 	l.check(ctx, "clocks", func(context.Context) (string, error) {
-		if p.Ahead.Abs() > clockOff {
-			return "", fmt.Errorf("that of the server is %v ahead of this machine's: set the wrong one", p.Ahead)
-		}
-		return fmt.Sprintf("that of the server is %v ahead", p.Ahead), nil
+		return clocks(p.Ahead)
 	})
 	l.check(ctx, "large packets", func(ctx context.Context) (string, error) {
 		if _, err := large.Probe(ctx, "https://"+addr, checkPadding); err != nil {
@@ -97,14 +100,59 @@ func (o *options) noLargePackets(err error) error {
 	return warning{fmt.Errorf("small ones pass and large ones do not: the tunnel uses small ones, at a sixth less throughput; other programs on this machine will hang: %s: %w", cure, err)}
 }
 
+// clocks compares clocks, that of the server being so far ahead.
+func clocks(ahead time.Duration) (string, error) {
+	text := fmt.Sprintf("that of the server is %v ahead of this machine's", ahead)
+	switch {
+	case ahead == 0:
+		return "that of the server and this machine's agree", nil
+	case ahead < 0:
+		text = fmt.Sprintf("that of the server is %v behind this machine's", -ahead)
+	}
+	if ahead.Abs() > clockOff {
+		return "", fmt.Errorf("%s: set the wrong one", text)
+	}
+	return text, nil
+}
+
+// A dialFunc makes a connection.
+type dialFunc func(ctx context.Context, network, addr string) (net.Conn, error)
+
 // explained is the error of a probe over a connection that could be made, with what may be the
-// cause of silence.
-func explained(err error) error {
-	var slow net.Error
+// cause of silence, or of HTTP in place of TLS.
+func explained(ctx context.Context, dial dialFunc, addr string, err error) error {
+	var (
+		slow  net.Error
+		noTLS tls.RecordHeaderError
+	)
+	if errors.As(err, &noTLS) && string(noTLS.RecordHeader[:]) == "HTTP/" {
+		return fmt.Errorf("what answers there speaks HTTP without TLS%s: it may be a captive portal or a proxy on the way, or the port is another program's: %w", plainAnswer(ctx, dial, addr), err)
+	}
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, context.DeadlineExceeded) || errors.As(err, &slow) && slow.Timeout() {
 		return fmt.Errorf("a connection is made and then nothing comes: packets above %d bytes may not pass, or something on the way accepts and does not answer: %w", smallPacket, err)
 	}
 	return err
+}
+
+// plainAnswer is what is answered to an HTTP request without TLS: the status and, of a redirect,
+// where to. That names a captive portal.
+func plainAnswer(ctx context.Context, dial dialFunc, addr string) string {
+	ctx, cancel := context.WithTimeout(ctx, plainTimeout)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+addr+"/", nil)
+	if err != nil {
+		return ""
+	}
+	t := &http.Transport{DialContext: dial, DisableKeepAlives: true, MaxResponseHeaderBytes: maxPlainHeader}
+	resp, err := t.RoundTrip(req)
+	if err != nil {
+		return ""
+	}
+	defer resp.Body.Close()
+	if to := resp.Header.Get("Location"); to != "" {
+		return fmt.Sprintf(" (%.40q, to %.200q)", resp.Status, to)
+	}
+	return fmt.Sprintf(" (%.40q)", resp.Status)
 }
 
 // refused says what it means that the server refuses the join token: nothing for a node that has a
