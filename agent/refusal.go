@@ -52,8 +52,8 @@ func (r *Refusal) Error() string {
 // Unwrap gives the reason and the detail.
 func (r *Refusal) Unwrap() []error { return []error{r.Reason, r.Err} }
 
-// diagnose returns err as a *Refusal if it is one, else unchanged.
-func diagnose(server string, err error) error {
+// Diagnose returns err as a *Refusal if it is one, else unchanged. Nil stays nil.
+func Diagnose(server string, err error) error {
 	if reason := reasonOf(err); reason != nil {
 		return &Refusal{Server: server, Reason: reason, Err: err}
 	}

@@ -178,7 +178,7 @@ func TestCauseOf(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	s := &endedSession{ctx: ctx}
 	cancel(fmt.Errorf("%w: %w", tunnel.Lost, alert))
-	if err := diagnose("hub:1", causeOf(t.Context(), s, tunnel.Lost)); !errors.Is(err, ErrCertificateRejected) {
+	if err := Diagnose("hub:1", causeOf(t.Context(), s, tunnel.Lost)); !errors.Is(err, ErrCertificateRejected) {
 		t.Errorf("got %v", err)
 	}
 	ctx, cancel = context.WithCancelCause(t.Context())

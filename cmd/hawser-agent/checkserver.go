@@ -165,10 +165,13 @@ func (o *options) refused(c *bootstrap.Config) (string, error) {
 }
 
 // reaches makes a connection and closes it.
-func reaches(ctx context.Context, dial func(ctx context.Context, network, addr string) (net.Conn, error), addr string) error {
+func reaches(ctx context.Context, dial dialFunc, addr string) error {
 	conn, err := dial(ctx, "tcp", addr)
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) && err != nil {
+		return fmt.Errorf("no answer within %v: %w", checkTimeout, err)
+	}
 	if err != nil {
-		return err
+		return agent.Diagnose(addr, err)
 	}
 	return conn.Close()
 }
