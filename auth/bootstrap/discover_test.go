@@ -125,7 +125,7 @@ func TestJoinBesideIsRefused(t *testing.T) {
 		"not signed":          {map[string]string{"kubeconfig": good["kubeconfig"]}, "", "not signed by the join token abcdef"},
 		"another authority":   {info(t, other, "https://api.internal", "abcdef", "0123456789abcdef"), "", "is not the one expected"},
 		"another name":        {info(t, ca, "https://api.elsewhere", "abcdef", "0123456789abcdef"), "", "--apiserver-name"},
-		"another name said":   {good, "api.elsewhere", "--apiserver-name"},
+		"another name said":   {good, "api.elsewhere", "--tls-san"},
 		"the right name said": {info(t, ca, "https://api.elsewhere", "abcdef", "0123456789abcdef"), "api.internal", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
