@@ -122,7 +122,7 @@ func TestJoinBesideIsRefused(t *testing.T) {
 		"nothing published":   {nil, "", "no CA was shown"},
 		"a forged signature":  {forged, "", "signature by the join token abcdef is wrong"},
 		"other text":          {changed, "", "signature by the join token abcdef is wrong"},
-		"not signed":          {map[string]string{"kubeconfig": good["kubeconfig"]}, "", "not signed by the join token abcdef"},
+		"not signed":          {map[string]string{"kubeconfig": good["kubeconfig"]}, "", "not signed by the join token abcdef: most often that has expired"},
 		"another authority":   {info(t, other, "https://api.internal", "abcdef", "0123456789abcdef"), "", "is not the one expected"},
 		"another name":        {info(t, ca, "https://api.elsewhere", "abcdef", "0123456789abcdef"), "", "--apiserver-name"},
 		"another name said":   {good, "api.elsewhere", "--tls-san"},
