@@ -133,6 +133,50 @@ func (h *hub) answersUDP(t *testing.T) {
 	})
 }
 
+// A checked machine has flags, and what comes of its checks.
+type checked struct {
+	addr, token, pin string
+	more             []string
+	failed           string   // the beginning of the line that has failed; empty if none has
+	absent           []string // checks that stand on it
+	printed          []string
+}
+
+func (tc *checked) run(t *testing.T) {
+	t.Helper()
+	var out strings.Builder
+	cmd := newRoot()
+	cmd.SetOut(&out)
+	cmd.SetArgs(append([]string{
+		"check", "--server", "https://" + tc.addr, "--token", tc.token, "--discovery-token-ca-cert-hash", tc.pin,
+		"--data-dir", filepath.Join(t.TempDir(), "data"),
+	}, tc.more...))
+	err := cmd.ExecuteContext(context.WithoutCancel(t.Context()))
+	for _, line := range tc.printed {
+		if !strings.Contains(out.String(), line) {
+			t.Errorf("%q is not printed:\n%s", line, out.String())
+		}
+	}
+	failed := 0
+	for line := range strings.Lines(out.String()) {
+		what, bad := strings.CutPrefix(line, "FAILED  ")
+		if bad {
+			failed++
+		}
+		if bad && (tc.failed == "" || !strings.HasPrefix(what, tc.failed)) {
+			t.Errorf("failed: %s", what)
+		}
+		for _, absent := range tc.absent {
+			if strings.Contains(line, absent) {
+				t.Errorf("checked all the same: %s", line)
+			}
+		}
+	}
+	if (tc.failed != "") != (failed == 1) || (tc.failed != "") != (err != nil) {
+		t.Errorf("%v\n%s", err, out.String())
+	}
+}
+
 func TestCheck(t *testing.T) {
 	well, late, slow, quick := newHub(t, 0), newHub(t, time.Hour), newHub(t, -time.Hour), newHub(t, 0)
 	portal := httptest.NewServer(http.RedirectHandler("http://portal.example/login", http.StatusFound))
@@ -141,13 +185,7 @@ func TestCheck(t *testing.T) {
 	pin := func(h *hub) string { return bootstrap.PinOf(h.ca.Cert).String() }
 	addr := func(h *hub) string { return h.Listener.Addr().String() }
 	closed := net.JoinHostPort("127.0.0.1", strconv.Itoa(await.FreePort(t)))
-	for name, tc := range map[string]struct {
-		addr, token, pin string
-		more             []string
-		failed           string   // the beginning of the line that has failed; empty if none has
-		absent           []string // checks that stand on it
-		printed          []string
-	}{
+	for name, tc := range map[string]checked{
 		"well": {
 			addr: addr(well), token: checkedToken, pin: pin(well),
 			printed: []string{
@@ -163,7 +201,7 @@ func TestCheck(t *testing.T) {
 		"no name":       {addr: noName + ":6443", token: checkedToken, pin: pin(well), failed: "name " + noName + ": ", absent: []string{"way to "}},
 		"another CA":    {addr: addr(well), token: checkedToken, pin: pin(late), failed: "server ", absent: []string{"clocks"}},
 		"unknown token": {addr: addr(well), token: "fedcba.0123456789abcdef", pin: pin(well), failed: "server ", absent: []string{"clocks"}},
-		"clock":         {addr: addr(late), token: checkedToken, pin: pin(late), failed: "clocks: that of the server is "},
+		"clock":         {addr: addr(late), token: checkedToken, pin: pin(late), failed: "clocks: that of the server is ", printed: []string{" ahead of this machine's: set the wrong one"}},
 		"clock behind": {
 			addr: addr(slow), token: checkedToken, pin: pin(slow), failed: "clocks: that of the server is ", printed: []string{" behind this machine's: set the wrong one"},
 		},
@@ -189,44 +227,11 @@ func TestCheck(t *testing.T) {
 			addr: addr(well), token: checkedToken, pin: pin(well), more: []string{"--kubelet", "https://" + closed}, failed: "kubelet ",
 			printed: []string{"unused  containerd: containers are those of the kubelet at " + closed + "\n"},
 		},
-		"kubelet none": {
-			addr: addr(well), token: checkedToken, pin: pin(well), more: []string{"--kubelet", "none"},
-			printed: []string{"unused  containerd: --kubelet none runs no containers\n"},
-		},
+		"kubelet none": {addr: addr(well), token: checkedToken, pin: pin(well), more: []string{"--kubelet", "none"}, printed: []string{"unused  containerd: --kubelet none runs no containers\n"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			var out strings.Builder
-			cmd := newRoot()
-			cmd.SetOut(&out)
-			cmd.SetArgs(append([]string{
-				"check", "--server", "https://" + tc.addr, "--token", tc.token, "--discovery-token-ca-cert-hash", tc.pin,
-				"--data-dir", filepath.Join(t.TempDir(), "data"),
-			}, tc.more...))
-			err := cmd.ExecuteContext(context.WithoutCancel(t.Context()))
-			for _, line := range tc.printed {
-				if !strings.Contains(out.String(), line) {
-					t.Errorf("%q is not printed:\n%s", line, out.String())
-				}
-			}
-			failed := 0
-			for line := range strings.Lines(out.String()) {
-				what, bad := strings.CutPrefix(line, "FAILED  ")
-				if bad {
-					failed++
-				}
-				if bad && (tc.failed == "" || !strings.HasPrefix(what, tc.failed)) {
-					t.Errorf("failed: %s", what)
-				}
-				for _, absent := range tc.absent {
-					if strings.Contains(line, absent) {
-						t.Errorf("checked all the same: %s", line)
-					}
-				}
-			}
-			if (tc.failed != "") != (failed == 1) || (tc.failed != "") != (err != nil) {
-				t.Errorf("%v\n%s", err, out.String())
-			}
+			tc.run(t)
 		})
 	}
 }

@@ -212,7 +212,8 @@ func udpIsAnswered(ctx context.Context, addr string, found []string) (string, er
 			continue
 		}
 		if well = append(well, a.ip); len(well) == 1 {
-			defer time.AfterFunc(time.Since(began)+time.Second, cancel).Stop()
+			patience := time.Since(began) + time.Second
+			defer time.AfterFunc(patience, cancel).Stop()
 		}
 	}
 	switch {
