@@ -27,39 +27,6 @@ const (
 	maxInterim = 5
 )
 
-// A proxyError is a proxy's refusal.
-type proxyError struct {
-	proxy  string // without the password
-	server string
-	status int    // 0 if no request was sent
-	text   string // the status line
-	sent   bool   // whether credentials were sent
-}
-
-func (e *proxyError) Error() string {
-	if e.status == 0 {
-		return fmt.Sprintf("proxy %s cannot carry QUIC", e.proxy)
-	}
-	return fmt.Sprintf("it answers %q to CONNECT %s", e.text, e.server)
-}
-
-// remedy is what an operator should do; empty if a retry may succeed.
-func (e *proxyError) remedy() string {
-	switch e.status {
-	case 0:
-		return "use --transport qmux, or put " + e.server + " into NO_PROXY"
-	case http.StatusProxyAuthRequired:
-		if e.sent {
-			return "it does not accept the user name and password in HTTPS_PROXY"
-		}
-		return "it wants a user name and a password: set HTTPS_PROXY to http://USER:PASSWORD@HOST:PORT"
-	case http.StatusForbidden, http.StatusMethodNotAllowed, http.StatusUnauthorized:
-		return "have the proxy allow CONNECT to " + e.server + ", or put the server into NO_PROXY"
-	default:
-		return ""
-	}
-}
-
 // CheckProxy reports whether an agent can use the proxy u. The error says what it supports.
 func CheckProxy(u *url.URL) error {
 	if u.Scheme != "http" && u.Scheme != "https" {
@@ -94,7 +61,7 @@ func (d *dialer) dialProxy(ctx context.Context, via *url.URL, addr string, one d
 	}
 	ctx, cancel := context.WithTimeout(ctx, proxyTimeout)
 	defer cancel()
-	c := raw
+	c, began := raw, time.Now()
 	// If ctx ends the connection is closed, which ends the TLS handshake and the exchange.
 	stop := context.AfterFunc(ctx, func() { _ = raw.SetDeadline(time.Unix(1, 0)) })
 	if via.Scheme == "https" {
@@ -104,11 +71,8 @@ func (d *dialer) dialProxy(ctx context.Context, via *url.URL, addr string, one d
 	if err == nil {
 		err = askProxy(c, via, addr)
 	}
-	if !stop() && err != nil {
-		err = context.Cause(ctx)
-	}
-	if err == nil && ctx.Err() != nil {
-		err = context.Cause(ctx)
+	if stopped := stop(); !stopped && err != nil || err == nil && ctx.Err() != nil {
+		err = silent(context.Cause(ctx), addr, time.Since(began))
 	}
 	if err != nil {
 		_ = raw.Close() // the failure is the news
@@ -134,16 +98,21 @@ func askProxy(c net.Conn, via *url.URL, addr string) error {
 		if err != nil {
 			return err
 		}
-		resp, err := http.ReadResponse(bufio.NewReader(bytes.NewReader(header)), &http.Request{Method: http.MethodConnect})
+		// A body is read if the tunnel is refused.
+		resp, err := http.ReadResponse(bufio.NewReader(io.MultiReader(bytes.NewReader(header), c)), &http.Request{Method: http.MethodConnect})
 		if err != nil {
 			return fmt.Errorf("what answers is no HTTP proxy: %w", err)
 		}
-		_ = resp.Body.Close() // there is none
 		switch {
 		case resp.StatusCode/100 == 2:
 			return nil
 		case resp.StatusCode/100 != 1 || resp.StatusCode == http.StatusSwitchingProtocols:
-			return &proxyError{proxy: via.Host, server: addr, status: resp.StatusCode, text: resp.Status, sent: auth != ""}
+			e := &proxyError{proxy: via.Host, server: addr, status: resp.StatusCode, text: resp.Status, sent: auth != "", schemes: schemesOf(resp.Header)}
+			if resp.StatusCode >= 400 && resp.StatusCode != http.StatusProxyAuthRequired {
+				_ = c.SetReadDeadline(time.Now().Add(proxyBodyTimeout)) // the connection is not used again
+				e.says = firstLine(resp.Body)
+			}
+			return e
 		}
 	}
 	return fmt.Errorf("proxy sends more than %d interim responses", maxInterim)

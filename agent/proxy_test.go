@@ -126,7 +126,12 @@ func TestProxyAnswers(t *testing.T) {
 		"hesitates for ever": {lock: &lock{reply: strings.Repeat("HTTP/1.1 103 Early Hints\r\n\r\n", 10)}, want: "more than 5 interim responses"},
 		"switches":           {lock: &lock{reply: "HTTP/1.1 101 Switching Protocols\r\n\r\n"}, want: `answers "101 Switching Protocols"`},
 		"hangs up":           {lock: &lock{reply: "HTTP/1.1 200 OK\r\n"}, want: "hung up"},
-		"says nothing":       {lock: &lock{reply: "silence"}, want: context.DeadlineExceeded.Error()},
+		"says nothing":       {lock: &lock{reply: "silence"}, want: "it takes connections and does not answer CONNECT hub:6443 within 2s"},
+		"names schemes":      {lock: &lock{auth: "u:p"}, refusal: true, want: "(it takes Basic; HTTPS_PROXY has no user)"},
+		"has a user":         {lock: &lock{auth: "u:p"}, user: url.UserPassword("u", "sesame"), refusal: true, want: "(it takes Basic; HTTPS_PROXY has a user)"},
+		"takes no Basic":     {lock: &lock{reply: "HTTP/1.1 407 No\r\nProxy-Authenticate: Negotiate\r\nProxy-Authenticate: NTLM, Digest realm=\"x\", qop=\"auth\"\r\n\r\n"}, refusal: true, want: "(it takes Negotiate, NTLM, Digest; HTTPS_PROXY has no user)): this agent can send Basic credentials alone"},
+		"forbids with text":  {lock: &lock{reply: "HTTP/1.1 403 Forbidden\r\n\r\nblocked\x1b by policy 7\nmore"}, refusal: true, want: `and says "blocked\x1b by policy 7"`},
+		"forbids with HTML":  {lock: &lock{reply: "HTTP/1.1 403 Forbidden\r\nContent-Length: 99\r\n\r\n<!DOCTYPE html>\n<html><style>\nbody {}</style>\n<title>Policy &amp; rules</title>"}, refusal: true, want: `and says "Policy & rules"`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			via := newLock(t, tt.lock)
@@ -139,7 +144,7 @@ func TestProxyAnswers(t *testing.T) {
 			}
 			defer cancel()
 			_, err := d.DialContext(ctx, "tcp", "hub:6443")
-			err = diagnose("hub:6443", err)
+			err = Diagnose("hub:6443", err)
 			var r *Refusal
 			switch {
 			case err == nil || !strings.Contains(err.Error(), tt.want) || strings.Contains(err.Error(), "\n"):

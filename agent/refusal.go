@@ -52,8 +52,8 @@ func (r *Refusal) Error() string {
 // Unwrap gives the reason and the detail.
 func (r *Refusal) Unwrap() []error { return []error{r.Reason, r.Err} }
 
-// diagnose returns err as a *Refusal if it is one, else unchanged.
-func diagnose(server string, err error) error {
+// Diagnose returns err as a *Refusal if it is one, else unchanged. Nil stays nil.
+func Diagnose(server string, err error) error {
 	if reason := reasonOf(err); reason != nil {
 		return &Refusal{Server: server, Reason: reason, Err: err}
 	}
@@ -132,6 +132,9 @@ func expired(err error) bool {
 	return errors.As(err, &op) && op.Op == "remote error" && op.Err != nil && op.Err.Error() == certificateExpired.Error()
 }
 
+// madeAnew is about a cluster that has other authorities, under the same name and address.
+const madeAnew = "if the cluster was made anew, remove the agent's data directory and join with a new token"
+
 // remedy is what an operator should do.
 func remedy(reason, err error) string {
 	var (
@@ -144,9 +147,11 @@ func remedy(reason, err error) string {
 	case errors.As(err, &proxy):
 		return proxy.remedy()
 	case errors.As(err, &host):
-		return "connect by an address that the server's certificate has, or add this one to it with --advertise-address"
+		return "connect by a name or an address that the server's certificate has, or add this one to it with the server's --tls-san"
 	case errors.As(err, &bad) && bad.Reason == x509.Expired:
 		return "check this machine's clock and the server's"
+	case errors.As(err, &noTLS) && string(noTLS.RecordHeader[:]) == "HTTP/":
+		return "the address speaks HTTP without TLS: check the port, and whether a captive portal or a proxy is on the way; \"hawser-agent check\" has its answer"
 	case errors.As(err, &noTLS):
 		return "the address does not speak TLS, check the port"
 	}
@@ -154,9 +159,9 @@ func remedy(reason, err error) string {
 	case expired(err):
 		return "this node's certificate has expired: run \"hawser token create --print-join-command\" on the server and start this agent with the token that it prints; check the clocks"
 	case errors.Is(reason, ErrCertificateRejected):
-		return "check the clocks; if the cluster was made anew, remove the agent's data directory and join with a new token"
+		return "check the clocks; " + madeAnew
 	case errors.Is(reason, ErrServerUntrusted):
-		return "the certificate is not from this cluster's authority: check the address, and whether something on the way intercepts TLS"
+		return "the certificate is not from this cluster's authority: check the address, and whether something on the way intercepts TLS; " + madeAnew
 	case errors.Is(reason, ErrNotServer):
 		return "check the address and the server's version"
 	case errors.Is(reason, ErrProxyRefused):

@@ -76,7 +76,7 @@ func TestRefusals(t *testing.T) {
 		agent, hub side
 		host       string
 		protocol   string
-		plain      bool
+		plain      string // what is said without TLS; empty means TLS
 		want       error
 		says       string
 	}{
@@ -84,19 +84,20 @@ func TestRefusals(t *testing.T) {
 		{name: "certificate of another authority", agent: side{ours, theirs.leaf(t, later)}, hub: server, want: ErrCertificateRejected, says: "new token"},
 		{name: "certificate that has expired", agent: side{ours, ours.leaf(t, past)}, hub: server, want: ErrCertificateRejected, says: "hawser token create --print-join-command"},
 		{name: "no certificate", agent: side{ours, new(tls.Certificate)}, hub: server, want: ErrCertificateRejected, says: "new token"},
-		{name: "server of another authority", agent: good, hub: side{ours, theirs.serving(t, later)}, want: ErrServerUntrusted, says: "intercepts"},
+		{name: "server of another authority", agent: good, hub: side{ours, theirs.serving(t, later)}, want: ErrServerUntrusted, says: "intercepts TLS; if the cluster was made anew, remove the agent's data directory"},
 		{name: "server's certificate has expired", agent: good, hub: side{ours, ours.serving(t, past)}, want: ErrServerUntrusted, says: "clock"},
 		{name: "server that is a node", agent: good, hub: side{ours, ours.issued(t, later, x509.ExtKeyUsageServerAuth, nodeSubject, "hub")}, want: ErrServerUntrusted, says: "system:node:node-1"},
-		{name: "server of another name", agent: good, hub: server, host: "bub", want: ErrServerUntrusted, says: "--advertise-address"},
+		{name: "server of another name", agent: good, hub: server, host: "bub", want: ErrServerUntrusted, says: "--tls-san"},
 		{name: "server that is none", agent: good, hub: server, protocol: "h2", want: ErrNotServer, says: "version"},
-		{name: "no TLS", agent: good, plain: true, want: ErrNotServer, says: "port"},
+		{name: "no TLS", agent: good, plain: "220 ready\r\n", want: ErrNotServer, says: "check the port"},
+		{name: "HTTP", agent: good, plain: "HTTP/1.1 302 Found\r\n\r\n", want: ErrNotServer, says: "captive portal"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			serve := func(c net.Conn) {
-				_, _ = io.WriteString(c, "220 ready\r\n")
+				_, _ = io.WriteString(c, tc.plain)
 				_, _ = io.Copy(io.Discard, c)
 			}
-			if !tc.plain {
+			if tc.plain == "" {
 				conf := auth.ServerTLS(
 					func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return tc.hub.cert, nil },
 					func() (*x509.CertPool, error) { return tc.hub.ca.Pool(), nil })
@@ -178,7 +179,7 @@ func TestCauseOf(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	s := &endedSession{ctx: ctx}
 	cancel(fmt.Errorf("%w: %w", tunnel.Lost, alert))
-	if err := diagnose("hub:1", causeOf(t.Context(), s, tunnel.Lost)); !errors.Is(err, ErrCertificateRejected) {
+	if err := Diagnose("hub:1", causeOf(t.Context(), s, tunnel.Lost)); !errors.Is(err, ErrCertificateRejected) {
 		t.Errorf("got %v", err)
 	}
 	ctx, cancel = context.WithCancelCause(t.Context())

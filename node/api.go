@@ -21,10 +21,11 @@ import (
 
 // APIConfig configures the client of the API server.
 type APIConfig struct {
-	// Host is the server's host and port as its certificate names it. Required.
+	// Host is the server's host and port, for requests and their errors. Required.
 	Host string
-	// TLS returns the CA and, in GetClientCertificate, the node's certificate. It is called
-	// at the start and by Renew. Required.
+	// TLS returns the CA, the name in the server's certificate if that is not Host's, and, in
+	// GetClientCertificate, the node's certificate. It is called at the start and by Renew.
+	// Required.
 	TLS func() *tls.Config
 	// Dial makes connections, through the tunnel or otherwise. Required.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)

@@ -97,10 +97,10 @@ func (p program) completions() map[string]string {
 	}
 }
 
-// owner is the program that a man page is about.
+// owner is the program that a man page is about, or one of whose commands.
 func owner(page string) string {
-	for _, p := range programs[1:] {
-		if page == p.name+".1" {
+	for _, p := range programs[1:] { // the name of the first one begins all
+		if page == p.name+".1" || strings.HasPrefix(page, p.name+"-") {
 			return p.name
 		}
 	}

@@ -33,6 +33,49 @@ func TestNumber(t *testing.T) {
 	}
 }
 
+// TestOwner: the page of a command is in the package of its program.
+func TestOwner(t *testing.T) {
+	for page, want := range map[string]string{
+		"hawser.1": "hawser", "hawser-server.1": "hawser", "hawser-agents.1": "hawser", "hawser-manifest-agent.1": "hawser",
+		"hawser-agent.1": "hawser-agent", "hawser-agent-check.1": "hawser-agent", "hawser-ccm.1": "hawser-ccm",
+	} {
+		if got := owner(page); got != want {
+			t.Errorf("%s is in package %s, want %s", page, got, want)
+		}
+	}
+}
+
+// TestImageHasATag: the image of a version that comes before its release has a name that the OCI's
+// grammar allows (image-spec, annotations.md).
+func TestImageHasATag(t *testing.T) {
+	dir := t.TempDir()
+	r := &release{tree: filepath.Join("..", ".."), bin: dir, scratch: dir, out: dir, version: "1.2.3~rc.1+dirty", arch: "amd64"}
+	p := programs[0]
+	for _, file := range []string{filepath.Join(r.bin, p.name), r.contentsFile(p)} {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, nil, 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := r.image(p); err != nil {
+		t.Fatal(err)
+	}
+	path, err := layout.FromPath(filepath.Join(r.scratch, p.name+".oci"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	index, err := path.ImageIndex()
+	if err != nil {
+		t.Fatal(err)
+	}
+	manifest, err := index.IndexManifest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := manifest.Manifests[0].Annotations["org.opencontainers.image.ref.name"]; got != "1.2.3-rc.1-dirty" {
+		t.Errorf("it is called %q", got)
+	}
+}
+
 // TestDist makes everything twice, in two clones of the commit that is checked out, and looks at
 // it. The second build finds what the first has compiled: that Go compiles the same twice is left
 // to Go.

@@ -48,7 +48,7 @@ func (r *release) image(p program) error {
 		return err
 	}
 	if err = path.AppendImage(image, layout.WithAnnotations(map[string]string{
-		"org.opencontainers.image.ref.name": r.version, "io.containerd.image.name": "localhost/" + p.name + ":" + tag(r.version),
+		"org.opencontainers.image.ref.name": tag(r.version), "io.containerd.image.name": "localhost/" + p.name + ":" + tag(r.version),
 	}), layout.WithPlatform(v1.Platform{OS: "linux", Architecture: r.arch})); err != nil {
 		return err
 	}

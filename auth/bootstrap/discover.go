@@ -108,7 +108,7 @@ func publicMap(ctx context.Context, t http.RoundTripper, server, name string) (*
 func verifyDetached(signature, payload string, token Token) error {
 	parts := strings.Split(signature, ".")
 	if signature == "" || len(parts) != 3 || parts[1] != "" {
-		return fmt.Errorf("it is not signed by the join token %s: kube-controller-manager signs it within seconds for a token that may sign (usages signing and authentication); \"hawser token create\" makes such a token", token.ID)
+		return fmt.Errorf("it is not signed by the join token %s: most often that has expired, or is not known there; kube-controller-manager signs it within seconds for a token that may sign (usages signing and authentication); \"hawser token create\" makes such a token", token.ID)
 	}
 	header, err := base64.RawURLEncoding.DecodeString(parts[0])
 	var h struct {

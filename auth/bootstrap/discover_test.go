@@ -100,7 +100,7 @@ func TestProbeBesideACluster(t *testing.T) {
 		t.Errorf("after the token has gone: %+v, %v", p, err)
 	}
 	delete(maps, infoName)
-	if _, err := c.Probe(t.Context(), s.http.URL, 0); err == nil || !strings.Contains(err.Error(), "no CA was shown") {
+	if _, err := c.Probe(t.Context(), s.http.URL, 0); err == nil || !strings.Contains(err.Error(), "no CA was shown") || !strings.Contains(err.Error(), `issued by "`) {
 		t.Errorf("where nothing is published: %v", err)
 	}
 	if left, err := os.ReadDir(c.Dir); err != nil || len(left) > 0 {
@@ -122,10 +122,10 @@ func TestJoinBesideIsRefused(t *testing.T) {
 		"nothing published":   {nil, "", "no CA was shown"},
 		"a forged signature":  {forged, "", "signature by the join token abcdef is wrong"},
 		"other text":          {changed, "", "signature by the join token abcdef is wrong"},
-		"not signed":          {map[string]string{"kubeconfig": good["kubeconfig"]}, "", "not signed by the join token abcdef"},
+		"not signed":          {map[string]string{"kubeconfig": good["kubeconfig"]}, "", "not signed by the join token abcdef: most often that has expired"},
 		"another authority":   {info(t, other, "https://api.internal", "abcdef", "0123456789abcdef"), "", "is not the one expected"},
 		"another name":        {info(t, ca, "https://api.elsewhere", "abcdef", "0123456789abcdef"), "", "--apiserver-name"},
-		"another name said":   {good, "api.elsewhere", "--apiserver-name"},
+		"another name said":   {good, "api.elsewhere", "--tls-san"},
 		"the right name said": {info(t, ca, "https://api.elsewhere", "abcdef", "0123456789abcdef"), "api.internal", ""},
 	} {
 		t.Run(name, func(t *testing.T) {

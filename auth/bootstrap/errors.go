@@ -4,8 +4,10 @@ package bootstrap
 
 import (
 	"crypto/x509"
+	"crypto/x509/pkix"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -23,12 +25,30 @@ type PinError struct {
 	Server string
 	Want   []Pin
 	Have   []Pin // of the CAs that the server showed
+	// Shown is the server's own certificate; nil if there is none.
+	Shown *x509.Certificate
 }
 
-// Error has the hashes, since a mistyped one is the usual cause.
+// Error has the hashes, since a mistyped one is the usual cause, and who has issued the
+// certificate: that names what intercepts TLS on the way.
 func (e *PinError) Error() string {
-	return fmt.Sprintf("the CA of %s is not the one expected: its hash is %s, --discovery-token-ca-cert-hash says %s; do not go on before you know why",
-		e.Server, joinPins(e.Have), joinPins(e.Want))
+	shown := ""
+	if e.Shown != nil {
+		shown = fmt.Sprintf(", and its certificate is that of %s, issued by %s", quoteName(e.Shown.Subject), quoteName(e.Shown.Issuer))
+	}
+	return fmt.Sprintf("the CA of %s is not the one expected: its hash is %s%s; --discovery-token-ca-cert-hash says %s; do not go on before you know why",
+		e.Server, joinPins(e.Have), shown, joinPins(e.Want))
+}
+
+// maxName bounds how much of a name in a stranger's certificate is told, in bytes.
+const maxName = 120
+
+func quoteName(n pkix.Name) string {
+	text := n.String()
+	if len(text) > maxName {
+		text = text[:maxName] + "…"
+	}
+	return strconv.Quote(text)
 }
 
 func joinPins(pins []Pin) string {

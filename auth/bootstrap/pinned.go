@@ -50,7 +50,7 @@ func (p *pinned) verify(cs tls.ConnectionState) error {
 		}
 	}
 	if !expected {
-		return &PinError{Server: p.host, Want: p.pins, Have: have}
+		return &PinError{Server: p.host, Want: p.pins, Have: have, Shown: cs.PeerCertificates[0]}
 	}
 	if err := auth.NotNode(cs.PeerCertificates); err != nil {
 		return err
@@ -66,7 +66,7 @@ func (p *pinned) verify(cs tls.ConnectionState) error {
 	)
 	switch {
 	case errors.As(err, &host):
-		return fmt.Errorf("the certificate of %s: %w; if it is the API server of a cluster that was there before, say its name (--apiserver-name)", p.host, err)
+		return fmt.Errorf("the certificate of %s: %w; if it is the API server of a cluster that was there before, say its name (--apiserver-name), else add this one to the certificate with the server's --tls-san", p.host, err)
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
 		return &ClockError{What: "the certificate of " + p.host, Now: now, From: invalid.Cert.NotBefore, Until: invalid.Cert.NotAfter}
 	case err != nil:

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptrace"
 	"strings"
 	"time"
 )
@@ -18,8 +19,9 @@ const maxProbed = 64 << 10
 
 // A Probe is the result of checking a server before joining.
 type Probe struct {
-	// Ahead is how far the server's clock is ahead of this machine's, to the second. It is
-	// zero if the server did not send its time.
+	// Ahead is how far the server's clock is ahead of this machine's, to the second; negative
+	// if it is behind. It is zero if the server did not send its time, and if the difference
+	// may come from the time that the request took.
 	Ahead time.Duration
 	// RefusesToken is whether the server refused the join token.
 	RefusesToken bool
@@ -65,7 +67,10 @@ func (c *Config) probe(ctx context.Context, server string, token Token, padding 
 	if !p.NoToken {
 		trip = bearer{trip, token}
 	}
-	resp, err := trip.RoundTrip(req)
+	sent := time.Now()
+	trace := &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { sent = time.Now() }}
+	resp, err := trip.RoundTrip(req.WithContext(httptrace.WithClientTrace(ctx, trace)))
+	received := time.Now()
 	if err != nil {
 		return fmt.Errorf("ask %s for its API: %w", server, err)
 	}
@@ -73,7 +78,17 @@ func (c *Config) probe(ctx context.Context, server string, token Token, padding 
 	_, _ = io.CopyN(io.Discard, resp.Body, maxProbed) // it is not used
 	p.RefusesToken = resp.StatusCode == http.StatusUnauthorized && !p.NoToken
 	if at, err := http.ParseTime(resp.Header.Get("Date")); err == nil {
-		p.Ahead = at.Sub(time.Now().Truncate(time.Second))
+		p.Ahead = ahead(at, sent, received)
 	}
 	return nil
+}
+
+// ahead is how far a clock is ahead of ours, by which it said its whole seconds, date, between sent
+// and received. If that may be nothing it is zero, else the middle of what it may be.
+func ahead(date, sent, received time.Time) time.Duration {
+	least, most := date.Sub(received), date.Add(time.Second).Sub(sent)
+	if least <= 0 && most >= 0 {
+		return 0
+	}
+	return ((least + most) / 2).Round(time.Second)
 }

@@ -4,28 +4,21 @@ package main
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"net"
-	"net/netip"
 	"net/url"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
-	"github.com/hawser-project/hawser/agent"
-	"github.com/hawser-project/hawser/auth/bootstrap"
 	"github.com/hawser-project/hawser/cmd/internal/setup"
 	"github.com/hawser-project/hawser/node/runtime/process"
-	"github.com/hawser-project/hawser/tunnel"
-	"github.com/hawser-project/hawser/tunnel/overquic"
 )
 
 const (
@@ -50,7 +43,8 @@ func newCheck() *cobra.Command {
 		Short: "Say what would keep this machine from being a node",
 		Long: "Says what would keep this machine from being a node, before it joins: name, way, certificate and join token of each\n" +
 			"server, large packets, clocks, UDP where --transport quic needs it, the data directory, control groups and the kubelet.\n" +
-			"What is not needed as it is set up, such as UDP or containerd, has a line that says so.\n" +
+			"What is not needed as it is set up, such as UDP or containerd, has a line that says so. A line that begins with warn\n" +
+			"is about something that a node can do without, such as control groups, and is no failure.\n" +
 			"It takes the flags of hawser-agent. It makes no node, and the join token can be used afterwards.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.checkMachine(cmd.Context(), cmd.OutOrStdout()) },
@@ -69,7 +63,10 @@ type checklist struct {
 	err           error // of out
 }
 
-// check runs f and says whether all was well. A text is what it found out.
+// A warning is the error of a check that a node can do without.
+type warning struct{ error }
+
+// check runs f and says whether all was well, but for a warning. A text is what it found out.
 func (l *checklist) check(ctx context.Context, what string, f func(ctx context.Context) (text string, err error)) bool {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
@@ -84,7 +81,11 @@ func (l *checklist) check(ctx context.Context, what string, f func(ctx context.C
 	if !slow.Stop() {
 		<-told
 	}
-	if err != nil {
+	var mere warning
+	switch {
+	case errors.As(err, &mere):
+		outcome, text, err = "warn", mere.Error(), nil
+	case err != nil:
 		outcome, text = "FAILED", err.Error()
 		l.failed++
 	}
@@ -115,7 +116,7 @@ func (o *options) checkMachine(ctx context.Context, out io.Writer) error {
 		l.unused("containerd", "--kubelet builtin runs containers as processes of this machine")
 		l.check(ctx, "control groups", func(context.Context) (string, error) {
 			if err := process.CheckLimits(); err != nil {
-				return "", fmt.Errorf("limits of memory, CPU and processes cannot be set: %w", err)
+				return "", warning{fmt.Errorf("limits of memory, CPU and processes are not enforced: %w", err)}
 			}
 			return "limits of memory, CPU and processes can be set", nil
 		})
@@ -132,100 +133,6 @@ func (o *options) checkMachine(ctx context.Context, out io.Writer) error {
 	}
 	if l.failed > 0 {
 		return fmt.Errorf("%d of %d checks failed", l.failed, l.count)
-	}
-	return nil
-}
-
-// checkServer checks the way to one server, from below. What stands on a check that failed is
-// left out.
-func (o *options) checkServer(ctx context.Context, l *checklist, c *bootstrap.Config, addr string) {
-	host, _, _ := net.SplitHostPort(addr) // checkServers made it
-	via, _ := proxyFor(addr)              // it has been checked
-	if _, err := netip.ParseAddr(host); err != nil && via == nil {
-		if !l.check(ctx, "name "+host, func(ctx context.Context) (string, error) {
-			found, err := net.DefaultResolver.LookupHost(ctx, host)
-			return strings.Join(found, ", "), err
-		}) {
-			return
-		}
-	}
-	way := "way to " + addr
-	if via != nil {
-		way += " through proxy " + via.Host
-	}
-	if !l.check(ctx, way, func(ctx context.Context) (string, error) {
-		return "it takes connections", reaches(ctx, agent.NewDial(proxyFor, false), addr)
-	}) {
-		return
-	}
-	if o.transport == overquic.Name {
-		l.check(ctx, "UDP to "+addr, func(ctx context.Context) (string, error) { return "it is answered", udpIsAnswered(ctx, addr) })
-	} else {
-		l.unused("UDP to "+addr, "--transport "+o.transport+" uses TCP alone")
-	}
-	if len(c.Pins) > 0 { // or it has its certificate, and trusts what it was given with that
-		o.checkJoin(ctx, l, c, addr)
-	}
-}
-
-// checkJoin asks a server that takes connections as an agent does that joins.
-func (o *options) checkJoin(ctx context.Context, l *checklist, c *bootstrap.Config, addr string) {
-	small, large := *c, *c
-	large.Dial = agent.NewDial(proxyFor, false)
-	var p bootstrap.Probe
-	if !l.check(ctx, "server "+addr, func(ctx context.Context) (text string, err error) {
-		p, err = small.Probe(ctx, "https://"+addr, 0)
-		if err == nil && p.RefusesToken {
-			return o.refused(c)
-		}
-		if p.NoToken {
-			return "its CA is the one expected; there is no join token to show", err
-		}
-		return "its CA is the one expected, and it knows the join token", err
-	}) {
-		return
-	}
-	l.check(ctx, "clocks", func(context.Context) (string, error) {
-		if p.Ahead.Abs() > clockOff {
-			return "", fmt.Errorf("that of the server is %v ahead of this machine's: set the wrong one", p.Ahead)
-		}
-		return fmt.Sprintf("that of the server is %v ahead", p.Ahead), nil
-	})
-	l.check(ctx, "large packets", func(ctx context.Context) (string, error) {
-		if _, err := large.Probe(ctx, "https://"+addr, checkPadding); err != nil {
-			return "", fmt.Errorf("small ones pass and large ones do not: let ICMP pass, or lower the MTU of this machine's interface: %w", err)
-		}
-		return "they pass", nil
-	})
-}
-
-// refused says what it means that the server refuses the join token: nothing for a node that has a
-// valid certificate.
-func (o *options) refused(c *bootstrap.Config) (string, error) {
-	if needed, err := c.NeedsToken(); needed || err != nil {
-		return "", errors.Join(fmt.Errorf("%s: %w", o.tokenFrom, bootstrap.ErrTokenRejected), err)
-	}
-	return "its CA is the one expected; it refuses the join token, which a node that has its certificate does not need", nil
-}
-
-// reaches makes a connection and closes it.
-func reaches(ctx context.Context, dial func(ctx context.Context, network, addr string) (net.Conn, error), addr string) error {
-	conn, err := dial(ctx, "tcp", addr)
-	if err != nil {
-		return err
-	}
-	return conn.Close()
-}
-
-// udpIsAnswered begins a handshake of QUIC. Without a client certificate no session comes of
-// it; how the server says so does not matter.
-func udpIsAnswered(ctx context.Context, addr string) error {
-	s, err := overquic.Transport().Dial(ctx, addr, tunnel.Options{TLS: &tls.Config{MinVersion: tls.VersionTLS13}})
-	switch code := tunnel.CodeOf(err); code {
-	case 0:
-		return s.Close()
-	case tunnel.Unreachable, tunnel.Timeout, tunnel.Refused, tunnel.Unresolved, tunnel.Canceled:
-		return fmt.Errorf("no answer: let UDP pass, or use --transport qmux: %w", err)
 	}
 	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
+	"fmt"
 	"io"
 	"log"
 	"net"
@@ -87,6 +88,28 @@ func (h *hub) narrow(t *testing.T) string {
 	return ln.Addr().String()
 }
 
+// mute is the address of a server that takes connections, and ends them after something was said.
+func mute(t *testing.T) string {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = ln.Close() })
+	go func() {
+		for {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = io.CopyN(io.Discard, c, 1<<10)
+			_ = c.(*net.TCPConn).CloseWrite() // no reset, though more has come
+			go func() { _, _ = io.Copy(io.Discard, c); _ = c.Close() }()
+		}
+	}()
+	return ln.Addr().String()
+}
+
 // answersUDP has the hub answer by UDP as one does that has the transport quic.
 func (h *hub) answersUDP(t *testing.T) {
 	t.Helper()
@@ -110,19 +133,59 @@ func (h *hub) answersUDP(t *testing.T) {
 	})
 }
 
+// A checked machine has flags, and what comes of its checks.
+type checked struct {
+	addr, token, pin string
+	more             []string
+	failed           string   // the beginning of the line that has failed; empty if none has
+	absent           []string // checks that stand on it
+	printed          []string
+}
+
+func (tc *checked) run(t *testing.T) {
+	t.Helper()
+	var out strings.Builder
+	cmd := newRoot()
+	cmd.SetOut(&out)
+	cmd.SetArgs(append([]string{
+		"check", "--server", "https://" + tc.addr, "--token", tc.token, "--discovery-token-ca-cert-hash", tc.pin,
+		"--data-dir", filepath.Join(t.TempDir(), "data"),
+	}, tc.more...))
+	err := cmd.ExecuteContext(context.WithoutCancel(t.Context()))
+	for _, line := range tc.printed {
+		if !strings.Contains(out.String(), line) {
+			t.Errorf("%q is not printed:\n%s", line, out.String())
+		}
+	}
+	failed := 0
+	for line := range strings.Lines(out.String()) {
+		what, bad := strings.CutPrefix(line, "FAILED  ")
+		if bad {
+			failed++
+		}
+		if bad && (tc.failed == "" || !strings.HasPrefix(what, tc.failed)) {
+			t.Errorf("failed: %s", what)
+		}
+		for _, absent := range tc.absent {
+			if strings.Contains(line, absent) {
+				t.Errorf("checked all the same: %s", line)
+			}
+		}
+	}
+	if (tc.failed != "") != (failed == 1) || (tc.failed != "") != (err != nil) {
+		t.Errorf("%v\n%s", err, out.String())
+	}
+}
+
 func TestCheck(t *testing.T) {
-	well, late, quick := newHub(t, 0), newHub(t, time.Hour), newHub(t, 0)
+	well, late, slow, quick := newHub(t, 0), newHub(t, time.Hour), newHub(t, -time.Hour), newHub(t, 0)
+	portal := httptest.NewServer(http.RedirectHandler("http://portal.example/login", http.StatusFound))
+	t.Cleanup(portal.Close)
 	quick.answersUDP(t)
 	pin := func(h *hub) string { return bootstrap.PinOf(h.ca.Cert).String() }
 	addr := func(h *hub) string { return h.Listener.Addr().String() }
 	closed := net.JoinHostPort("127.0.0.1", strconv.Itoa(await.FreePort(t)))
-	for name, tc := range map[string]struct {
-		addr, token, pin string
-		more             []string
-		failed           string   // the beginning of the line that has failed; empty if none has
-		absent           []string // checks that stand on it
-		printed          []string
-	}{
+	for name, tc := range map[string]checked{
 		"well": {
 			addr: addr(well), token: checkedToken, pin: pin(well),
 			printed: []string{
@@ -138,8 +201,25 @@ func TestCheck(t *testing.T) {
 		"no name":       {addr: noName + ":6443", token: checkedToken, pin: pin(well), failed: "name " + noName + ": ", absent: []string{"way to "}},
 		"another CA":    {addr: addr(well), token: checkedToken, pin: pin(late), failed: "server ", absent: []string{"clocks"}},
 		"unknown token": {addr: addr(well), token: "fedcba.0123456789abcdef", pin: pin(well), failed: "server ", absent: []string{"clocks"}},
-		"clock":         {addr: addr(late), token: checkedToken, pin: pin(late), failed: "clocks: that of the server is 1h0m0s ahead"},
-		"large packets": {addr: well.narrow(t), token: checkedToken, pin: pin(well), failed: "large packets: "},
+		"clock":         {addr: addr(late), token: checkedToken, pin: pin(late), failed: "clocks: that of the server is ", printed: []string{" ahead of this machine's: set the wrong one"}},
+		"clock behind": {
+			addr: addr(slow), token: checkedToken, pin: pin(slow), failed: "clocks: that of the server is ", printed: []string{" behind this machine's: set the wrong one"},
+		},
+		"captive portal": {
+			addr: portal.Listener.Addr().String(), token: checkedToken, pin: pin(well), failed: "server ", absent: []string{"clocks"},
+			printed: []string{`speaks HTTP without TLS ("302 Found", to "http://portal.example/login")`},
+		},
+		"large packets": {
+			addr: well.narrow(t), token: checkedToken, pin: pin(well),
+			printed: []string{"warn    large packets: small ones pass and large ones do not: the tunnel uses small ones"},
+		},
+		"large packets over ssh": {
+			addr: well.narrow(t), token: checkedToken, pin: pin(well), more: []string{"--transport", "ssh"}, failed: "large packets: ",
+		},
+		"a hole": {
+			addr: mute(t), token: checkedToken, pin: pin(well), absent: []string{"clocks"},
+			failed: "server ", printed: []string{"packets above 1200 bytes may not pass, or something on the way accepts and does not answer"},
+		},
 		"no UDP": {
 			addr: addr(well), token: checkedToken, pin: pin(well), more: []string{"--transport", "quic"}, failed: "UDP to ",
 		},
@@ -147,48 +227,26 @@ func TestCheck(t *testing.T) {
 			addr: addr(well), token: checkedToken, pin: pin(well), more: []string{"--kubelet", "https://" + closed}, failed: "kubelet ",
 			printed: []string{"unused  containerd: containers are those of the kubelet at " + closed + "\n"},
 		},
-		"kubelet none": {
-			addr: addr(well), token: checkedToken, pin: pin(well), more: []string{"--kubelet", "none"},
-			printed: []string{"unused  containerd: --kubelet none runs no containers\n"},
-		},
+		"kubelet none": {addr: addr(well), token: checkedToken, pin: pin(well), more: []string{"--kubelet", "none"}, printed: []string{"unused  containerd: --kubelet none runs no containers\n"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			var out strings.Builder
-			cmd := newRoot()
-			cmd.SetOut(&out)
-			cmd.SetArgs(append([]string{
-				"check", "--server", "https://" + tc.addr, "--token", tc.token, "--discovery-token-ca-cert-hash", tc.pin,
-				"--data-dir", filepath.Join(t.TempDir(), "data"),
-			}, tc.more...))
-			err := cmd.ExecuteContext(context.WithoutCancel(t.Context()))
-			for _, line := range tc.printed {
-				if !strings.Contains(out.String(), line) {
-					t.Errorf("%q is not printed:\n%s", line, out.String())
-				}
-			}
-			failed := 0
-			for line := range strings.Lines(out.String()) {
-				what, bad := strings.CutPrefix(line, "FAILED  ")
-				if strings.HasPrefix(what, "control groups") {
-					bad = false // depends on the machine
-				}
-				if bad {
-					failed++
-				}
-				if bad && (tc.failed == "" || !strings.HasPrefix(what, tc.failed)) {
-					t.Errorf("failed: %s", what)
-				}
-				for _, absent := range tc.absent {
-					if strings.Contains(line, absent) {
-						t.Errorf("checked all the same: %s", line)
-					}
-				}
-			}
-			if (tc.failed != "") != (failed == 1) || tc.failed != "" && err == nil {
-				t.Errorf("%v\n%s", err, out.String())
-			}
+			tc.run(t)
 		})
+	}
+}
+
+// TestOneAddressAnswersUDP: an agent tries all addresses of a name, so one that answers will do.
+func TestOneAddressAnswersUDP(t *testing.T) {
+	h := newHub(t, 0)
+	h.answersUDP(t)
+	_, port, err := net.SplitHostPort(h.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := udpIsAnswered(t.Context(), net.JoinHostPort("hub.example", port), []string{"127.0.0.2", "127.0.0.1"})
+	if want := "127.0.0.1 answers, and 127.0.0.2 does not"; err != nil || !strings.HasPrefix(got, want) {
+		t.Errorf("got %q, %v, want %q", got, err, want)
 	}
 }
 
@@ -213,9 +271,21 @@ func TestCheckOfANodeThatHasJoined(t *testing.T) {
 			"check", "--server", h.URL, "--token", "fedcba.0123456789abcdef", "--discovery-token-ca-cert-hash", bootstrap.PinOf(h.ca.Cert).String(),
 			"--data-dir", dir, "--node-name", "edge-1",
 		})
-		err := cmd.ExecuteContext(t.Context()) // it may be for the control groups of this machine
+		err := cmd.ExecuteContext(t.Context())
 		if got := strings.Contains(out.String(), "FAILED  server "); got != bad {
 			t.Errorf("with a certificate until %v from now: %v\n%s", until, err, out.String())
+		}
+	}
+}
+
+// TestSilenceIsExplained: nothing comes over a connection that was made.
+func TestSilenceIsExplained(t *testing.T) {
+	for err, want := range map[error]bool{
+		os.ErrDeadlineExceeded: true, context.DeadlineExceeded: true, io.ErrUnexpectedEOF: true, errors.New("tls: handshake failure"): false,
+	} {
+		got := explained(t.Context(), nil, "", fmt.Errorf("ask: %w", err))
+		if !errors.Is(got, err) || strings.Contains(got.Error(), "does not answer") != want {
+			t.Errorf("%v: %v", err, got)
 		}
 	}
 }

@@ -51,13 +51,19 @@ func TestKubeletOptions(t *testing.T) {
 	}
 }
 
-// A kubelet that is down, one with a certificate of somebody else's, and one that is well
-// are told apart.
+// A kubelet that is down, one with a certificate of somebody else's, one that waits for its
+// certificate, and one that is well are told apart.
 func TestKubeletIsLookedAt(t *testing.T) {
 	ca := pkitest.New(t, "cluster")
 	listen := func(by *pkitest.Authority) (net.Listener, func()) {
-		cert := by.Issue(t, pkitest.NodeServing("node-1", "node-1"))
-		l, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{Certificates: []tls.Certificate{*cert}, ClientAuth: tls.RequireAnyClientCert})
+		certificate := func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+			return nil, errors.New("no serving certificate available for the kubelet")
+		}
+		if by != nil {
+			cert := by.Issue(t, pkitest.NodeServing("node-1", "node-1"))
+			certificate = func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return cert, nil }
+		}
+		l, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{GetCertificate: certificate, ClientAuth: tls.RequireAnyClientCert})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -86,6 +92,12 @@ func TestKubeletIsLookedAt(t *testing.T) {
 	if err := w.look(t.Context()); !errors.Is(err, errKubeletDown) {
 		t.Errorf("a kubelet that is down: %v", err)
 	}
+	waiting, stopWaiting := listen(nil)
+	defer stopWaiting()
+	w.addr = waiting.Addr().String()
+	if err := w.look(t.Context()); !errors.Is(err, errKubeletWaits) {
+		t.Errorf("a kubelet without a certificate: %v", err)
+	}
 	w.addr = other.Addr().String()
 	if err := w.look(t.Context()); !errors.Is(err, errKubeletForeign) {
 		t.Errorf("a kubelet of another authority: %v", err)
@@ -100,6 +112,7 @@ func TestKubeletIsLookedAt(t *testing.T) {
 func TestKubeletIsToldOf(t *testing.T) {
 	var out bytes.Buffer
 	w := &kubeletWatch{addr: "127.0.0.1:10250", log: slog.New(slog.NewTextHandler(&out, nil))}
+	waits := error(&kubeletError{errKubeletWaits, errors.New("internal error")})
 	down, foreign := error(&kubeletError{errKubeletDown, errors.New("refused")}), error(&kubeletError{errKubeletForeign, errors.New("of another")})
 	start := time.Now()
 	for _, step := range []struct {
@@ -120,6 +133,7 @@ func TestKubeletIsToldOf(t *testing.T) {
 		{129, down, ""},
 		{130, down, "refused"},
 		{140, nil, "is well"},
+		{150, waits, "kubectl certificate approve NAME"},
 	} {
 		out.Reset()
 		w.tell(step.err, start.Add(time.Duration(step.second)*time.Second))

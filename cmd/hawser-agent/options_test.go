@@ -1,8 +1,11 @@
 package main
 
 import (
+	"context"
+	"crypto/tls"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -11,9 +14,11 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/hawser-project/hawser/auth/pki"
 	"github.com/hawser-project/hawser/cmd/internal/clitest"
+	"github.com/hawser-project/hawser/node"
 )
 
 func parse(t *testing.T, args ...string) (*options, error) {
@@ -434,3 +439,22 @@ func TestShutdownGates(t *testing.T) {
 func TestFlagsAreDescribed(t *testing.T) { clitest.Described(t, newRoot()) }
 
 func TestConfigRoundTrip(t *testing.T) { clitest.RoundTrip(t, new(options).addFlags) }
+
+// TestErrorsNameTheServer: what goes wrong with a request is told of the server that was given, not
+// of a port that nobody listens on.
+func TestErrorsNameTheServer(t *testing.T) {
+	o, err := parseBare(t, "--server", "https://10.77.0.1:8132", "--token", checkedToken, "--discovery-token-ca-cert-hash", "sha256:"+strings.Repeat("a", 64))
+	if err != nil {
+		t.Fatal(err)
+	}
+	api, conns, err := node.NewAPI(o.apiConfig(
+		func() *tls.Config { return &tls.Config{ServerName: "api.internal", MinVersion: tls.VersionTLS13} },
+		func(context.Context, string, string) (net.Conn, error) { return nil, errNotJoined }))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conns.Close()
+	if _, err = api.Nodes.Get(t.Context(), "edge-1", metav1.GetOptions{}); err == nil || !strings.Contains(err.Error(), `"https://10.77.0.1:8132/api/v1/nodes/edge-1`) {
+		t.Errorf("got %v", err)
+	}
+}

@@ -165,12 +165,7 @@ func assemble(ctx context.Context, o *options, id *bootstrap.Identity, log *slog
 	if err != nil {
 		return nil, err
 	}
-	p.api, p.conns, err = node.NewAPI(node.APIConfig{
-		Host:      net.JoinHostPort(id.APIServerName(), "443"),
-		TLS:       func() *tls.Config { return id.ClientTLS(id.APIServerName()) },
-		Dial:      dial,
-		UserAgent: "hawser-agent/" + kubeletVersion,
-	})
+	p.api, p.conns, err = node.NewAPI(o.apiConfig(func() *tls.Config { return id.ClientTLS(id.APIServerName()) }, dial))
 	if err != nil {
 		return nil, err
 	}
@@ -297,6 +292,12 @@ func (o *options) apiServer() string {
 		return ""
 	}
 	return o.addrs[0]
+}
+
+// apiConfig is the client of the API server. Its errors name the first server as it was given,
+// whatever the name in the certificate is that conf looks for.
+func (o *options) apiConfig(conf func() *tls.Config, dial func(ctx context.Context, network, addr string) (net.Conn, error)) node.APIConfig {
+	return node.APIConfig{Host: o.apiServer(), TLS: conf, Dial: dial, UserAgent: "hawser-agent/" + kubeletVersion}
 }
 
 // reservedForOthers is what the runtime keeps from containers.

@@ -26,6 +26,7 @@ const (
 // What is wrong with a kubelet. An error about it wraps one of them.
 var (
 	errKubeletDown    = errors.New("cannot reach the kubelet, and neither can the API server: start it, or correct --kubelet")
+	errKubeletWaits   = errors.New("the kubelet has no serving certificate yet, so logs, exec and port-forward fail: approve the request that it makes: kubectl get csr, kubectl certificate approve NAME (signer kubernetes.io/kubelet-serving)")
 	errKubeletForeign = errors.New("the kubelet's certificate is not of this cluster's authority, and an API server that checks refuses it: have the kubelet ask for one (serverTLSBootstrap: true) and approve that request")
 )
 
@@ -69,8 +70,10 @@ func (w *kubeletWatch) tell(err error, now time.Time) {
 		return
 	}
 	kind := errKubeletDown
-	if errors.Is(err, errKubeletForeign) {
-		kind = errKubeletForeign
+	for _, other := range []error{errKubeletWaits, errKubeletForeign} {
+		if errors.Is(err, other) {
+			kind = other
+		}
 	}
 	if last, ok := w.told[kind]; ok && now.Sub(last) < kubeletAgain {
 		return
@@ -101,7 +104,10 @@ func (w *kubeletWatch) look(ctx context.Context) error {
 			return nil
 		},
 	})
-	if err = c.HandshakeContext(ctx); len(shown) == 0 {
+	switch err = c.HandshakeContext(ctx); {
+	case len(shown) == 0 && isInternalError(err):
+		return &kubeletError{errKubeletWaits, err}
+	case len(shown) == 0:
 		return &kubeletError{errKubeletDown, fmt.Errorf("no TLS there: %w", err)}
 	}
 	authorities := w.authorities()
@@ -121,6 +127,14 @@ func (w *kubeletWatch) look(ctx context.Context) error {
 		return &kubeletError{errKubeletForeign, err}
 	}
 	return nil
+}
+
+// isInternalError reports whether err is the TLS alert of a server that has no certificate to show.
+// It compares texts, because crypto/tls does not export the type of the alerts that it receives.
+func isInternalError(err error) bool {
+	const internalError tls.AlertError = 80 // RFC 8446, 6.2
+	var op *net.OpError
+	return errors.As(err, &op) && op.Op == "remote error" && op.Err != nil && op.Err.Error() == internalError.Error()
 }
 
 // A kubeletError is what is wrong, of which kind.

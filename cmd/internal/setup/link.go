@@ -29,7 +29,7 @@ type LinkFlags struct {
 // Add adds the flags to f.
 func (l *LinkFlags) Add(f *pflag.FlagSet) {
 	f.DurationVar(&l.window, "detach-window", tunnel.DefaultDetachWindow, "how long streams outlive a lost connection, waiting for another; 0 for not at all (the shorter one of server and agent holds)")
-	f.DurationVar(&l.keepalive, "link-keepalive", tunnel.DefaultKeepalive, "silence after which a keepalive is sent (the longer one of server and agent holds)")
+	f.DurationVar(&l.keepalive, "link-keepalive", tunnel.DefaultKeepalive, "silence after which a keepalive is sent; quic asks earlier, within half of its idle timeout (the longer one of server and agent holds)")
 	f.IntVar(&l.connections, "connections", tunnel.DefaultConnections, "how many connections a qmux session may have, so that bulk does not hold up keystrokes: those beside the first are made when needed; 1 for no more (the lesser one of server and agent holds)")
 	f.StringVar(&l.congestion, "tcp-congestion", "auto", "congestion control of tunnels over TCP: auto (bbr where the kernel allows it), system, or its name")
 }
