@@ -177,7 +177,7 @@ func (m *metrics) trackTarget(c net.Conn, done func()) *tunnel.Tap {
 // changed.
 var (
 	parksDesc   = linkDesc("parks_total", "Connections lost by sessions that continued.")
-	resumesDesc = linkDesc("resumes_total", "Connections that sessions made after their first.")
+	resumesDesc = linkDesc("resumes_total", "Connections that took the place of others.")
 	resentDesc  = linkDesc("retransmitted_bytes_total", "Bytes retransmitted on another connection.")
 	bytesDesc   = linkDesc("bytes_total", "Bytes of sessions on their connections, without retransmissions, by way (sent, received).", "way")
 	queuedDesc  = linkDesc("queued_bytes", "Bytes not sent or not acknowledged yet.")

@@ -85,7 +85,7 @@ hawser_agent_link_parks_total{transport="fakeTransport"} 1
 # HELP hawser_agent_link_retransmitted_bytes_total Bytes retransmitted on another connection.
 # TYPE hawser_agent_link_retransmitted_bytes_total counter
 hawser_agent_link_retransmitted_bytes_total{transport="fakeTransport"} 100
-# HELP hawser_agent_link_resumes_total Connections that sessions made after their first.
+# HELP hawser_agent_link_resumes_total Connections that took the place of others.
 # TYPE hawser_agent_link_resumes_total counter
 hawser_agent_link_resumes_total{transport="fakeTransport"} 1
 # HELP hawser_agent_migrations_total Migrations to another connection (reason connection) or to a new session (fallback, address), by reason and result.

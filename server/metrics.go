@@ -122,7 +122,7 @@ func figures(label, prefix, of string) []series {
 		{describe("link_queued_bytes", "Bytes not sent or not acknowledged yet,"), gauge, "", func(a account) float64 { return float64(a.queued) }},
 		{describe("link_connections", "Connections of sessions that can have several,"), gauge, "", func(a account) float64 { return float64(a.connections) }},
 		{describe("link_parks_total", "Connections that sessions lost,"), counter, "", func(a account) float64 { return float64(a.parks) }},
-		{describe("link_resumes_total", "Connections that sessions made after their first,"), counter, "", func(a account) float64 { return float64(a.resumes) }},
+		{describe("link_resumes_total", "Connections that took the place of others,"), counter, "", func(a account) float64 { return float64(a.resumes) }},
 	}
 }
 

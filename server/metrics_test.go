@@ -104,7 +104,7 @@ hawser_hub_node_dials_total{node="a",result="error"} 0
 hawser_hub_node_dials_total{node="a",result="ok"} 0
 hawser_hub_node_dials_total{node="b",result="error"} 0
 hawser_hub_node_dials_total{node="b",result="ok"} 1
-# HELP hawser_hub_node_link_resumes_total Connections that sessions made after their first, by node; nodes above the limit are summed under an empty name.
+# HELP hawser_hub_node_link_resumes_total Connections that took the place of others, by node; nodes above the limit are summed under an empty name.
 # TYPE hawser_hub_node_link_resumes_total counter
 hawser_hub_node_link_resumes_total{node=""} 1
 hawser_hub_node_link_resumes_total{node="a"} 0

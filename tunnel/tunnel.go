@@ -250,8 +250,8 @@ type LinkState struct {
 	Addr net.Addr
 	// RTT is the latest round trip; zero before the first.
 	RTT time.Duration
-	// Parks counts how often the last connection was lost, Resumes the connections after
-	// the first.
+	// Parks counts how often the last connection was lost, Resumes how often another took the
+	// place of one.
 	Parks, Resumes uint64
 	// Replayed counts retransmitted bytes; Sent and Received count bytes without
 	// retransmissions.

@@ -288,7 +288,7 @@ func (s *Session) attachLocked(c *conn, insteadOf uint64) {
 		}
 		c.control.ping = true
 	}
-	if c.number > 0 {
+	if c.number > 0 && (c == s.conns[0] || len(replaced) > 0) { // it is not one more, beside others
 		s.stats.Resumes++
 	}
 	s.paths.askedFor = min(s.paths.askedFor, len(s.conns)-1)

@@ -46,6 +46,9 @@ func TestLostWhileReplaced(t *testing.T) {
 		f := beside.await(frameSession)
 		_, key, _ = f.session()
 		synctest.Wait()
+		if l := s.Link(); l.Connections != 2 || l.Resumes != 0 {
+			t.Errorf("with one more connection, in place of none: %+v", l)
+		}
 		lose := func() {
 			s.mu.Lock()
 			defer s.mu.Unlock()
@@ -60,7 +63,7 @@ func TestLostWhileReplaced(t *testing.T) {
 			t.Fatal(err)
 		}
 		hears(t, st, "here")
-		if l := s.Link(); !l.Parked.IsZero() || l.Resumes != 2 {
+		if l := s.Link(); !l.Parked.IsZero() || l.Resumes != 1 {
 			t.Errorf("%+v", l)
 		}
 		n.close(t, s)
