@@ -3,15 +3,22 @@ package statuspage
 // Tests of what is shown in an outage: of a node, of its connection, and of the server.
 
 import (
+	"bytes"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/hawser-project/hawser/controlplane/evidence"
 )
@@ -97,6 +104,41 @@ type unheard struct{ source }
 func (*unheard) Observe(string) (evidence.Session, bool) {
 	return evidence.Session{Unheard: []string{"other"}}, false
 }
+
+// A server that has just started says nothing before it knows all nodes: they would look deleted.
+func TestNothingIsSaidBeforeAllNodesAreThere(t *testing.T) {
+	p, _ := newTestPage()
+	p.look = time.Millisecond
+	reads := make(chan struct{})
+	client := fake.NewClientset(testNode("a", "", yes), testNode("b", "", yes))
+	client.PrependReactor("list", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) {
+		<-reads
+		return false, nil, nil
+	})
+	factory := informers.NewSharedInformerFactory(client, 0)
+	if err := p.Use(factory.Core().V1().Nodes().Informer()); err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	w := httptest.NewRecorder()
+	v := &viewer{page: p, out: &out, control: http.NewResponseController(deadlines{w})}
+	if err := v.write(); err != nil || out.Len() > 0 {
+		t.Errorf("it says %q, %v", &out, err)
+	}
+	factory.Start(t.Context().Done())
+	close(reads)
+	for !p.synced() {
+		<-time.After(time.Millisecond)
+	}
+	if err := v.write(); err != nil || !strings.Contains(out.String(), `"nodes":2`) {
+		t.Errorf("then it says %q, %v", &out, err)
+	}
+}
+
+// deadlines is a ResponseWriter that has no deadlines, and does not mind.
+type deadlines struct{ *httptest.ResponseRecorder }
+
+func (deadlines) SetWriteDeadline(time.Time) error { return nil }
 
 func TestBrowserOutage(t *testing.T) {
 	t.Parallel()

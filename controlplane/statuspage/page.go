@@ -22,6 +22,7 @@ import (
 	"cmp"
 	"context"
 	"embed"
+	"fmt"
 	"log/slog"
 	"sync"
 	"time"
@@ -98,6 +99,7 @@ type Page struct {
 	viewers chan struct{} // holds a token for each
 	closed  chan struct{} // once Run has returned
 	look    time.Duration // between two writes of a viewer
+	synced  func() bool   // whether the nodes that there were at first have rows
 
 	mu      sync.Mutex // guards the following
 	version uint64     // of the latest change
@@ -130,13 +132,14 @@ func New(c Config) *Page {
 	return &Page{
 		cfg: c, log: loop.Logger(c.Log, "status-page"),
 		viewers: make(chan struct{}, maxViewers), closed: make(chan struct{}),
-		look: lookPeriod, rows: map[string]*entry{}, freezes: map[string]freeze{},
+		look: lookPeriod, synced: func() bool { return true }, rows: map[string]*entry{}, freezes: map[string]freeze{},
 	}
 }
 
-// Use has the page show the Nodes of nodes, from when that runs.
+// Use has the page show the Nodes of nodes, from when that runs. Viewers are told nothing before it has
+// all of them. It is called before the page serves.
 func (p *Page) Use(nodes cache.SharedIndexInformer) error {
-	_, err := loop.Handle(nodes, cache.ResourceEventHandlerFuncs{
+	all, err := nodes.AddEventHandler(loop.Guard(cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(o any) { p.set(o) },
 		UpdateFunc: func(_, o any) { p.set(o) },
 		DeleteFunc: func(o any) {
@@ -144,8 +147,12 @@ func (p *Page) Use(nodes cache.SharedIndexInformer) error {
 				p.remove(name)
 			}
 		},
-	})
-	return err
+	}))
+	if err != nil {
+		return fmt.Errorf("follow nodes: %w", err)
+	}
+	p.synced = all.HasSynced
+	return nil
 }
 
 // Run follows sessions until ctx is done, and then ends the requests of viewers. It is

@@ -126,6 +126,9 @@ type viewer struct {
 
 // write writes what is new.
 func (v *viewer) write() error {
+	if !v.page.synced() { // nodes that are not there yet would look deleted
+		return nil
+	}
 	m := v.news()
 	if v.started && !m.Reset && m.decision == v.decision && m.Live == nil && len(m.Rows)+len(m.Gone)+len(m.Audit) == 0 && time.Since(v.wrote) < quiet {
 		return nil
