@@ -14,8 +14,10 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/pager"
 	"k8s.io/client-go/util/retry"
 
 	"github.com/hawser-project/hawser/auth"
@@ -92,11 +94,11 @@ func (b *Book) Claim(ctx context.Context, name string, k Key, site string) error
 		case gone:
 			return r.followed(k, site, b.now()), nil
 		case r.mayBeTaken(b.now()) && r.Revoked != nil && r.Holds(k):
-			return nil, held("this key of node %q was %s: another key may take the name", name, r.Revoked.text())
+			return nil, held("this key of node %q was %s: another key may take the name", name, r.Revoked.String())
 		case r.mayBeTaken(b.now()):
 			return r.taken(k, site, b.now()), nil
 		case r.Revoked != nil:
-			return nil, held("node %q was %s; an administrator can let a machine join under this name with \"hawser node allow %s\"", name, r.Revoked.text(), name)
+			return nil, held("node %q was %s; an administrator can let a machine join under this name with \"hawser node allow %s\"", name, r.Revoked.String(), name)
 		}
 		return nil, held("node name %q is held by the key of another machine; choose another --node-name, or have an administrator free it: "+
 			"\"hawser node allow %s\" lets the next machine take it, \"kubectl delete node %s\" removes the node", name, name, name)
@@ -129,7 +131,7 @@ func (b *Book) Renew(ctx context.Context, name string, by *Key, k Key) error {
 		case r == nil:
 			return nil, held("node %q has been deleted, or its identity has: it needs a join token to come back", name)
 		case r.Revoked != nil:
-			return nil, held("node %q was %s", name, r.Revoked.text())
+			return nil, held("node %q was %s", name, r.Revoked.String())
 		case r.Holds(k):
 			return r, nil
 		case by == nil && len(r.Keys) == 0:
@@ -163,7 +165,7 @@ func (b *Book) Confirm(ctx context.Context, name string, k Key) error {
 	case err != nil:
 		return err
 	case r.Revoked != nil:
-		return held("node %q was %s", name, r.Revoked.text())
+		return held("node %q was %s", name, r.Revoked.String())
 	case !r.Holds(k):
 		return held("node name %q belongs to another key", name)
 	}
@@ -300,6 +302,38 @@ func (b *Book) change(ctx context.Context, name string, f func(*Record) (*Record
 		}
 		return written(name, err)
 	})
+}
+
+// Each calls f with each record. Those that cannot be read are left out.
+func (b *Book) Each(ctx context.Context, f func(*Record)) error {
+	list := func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+		return b.client.CoreV1().ConfigMaps(Namespace).List(ctx, o)
+	}
+	err := pager.New(list).EachListItem(ctx, metav1.ListOptions{LabelSelector: Label}, func(o runtime.Object) error {
+		if m, ok := o.(*corev1.ConfigMap); ok {
+			if r, err := decode(m); err == nil {
+				f(r)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("list the identities of nodes: %w", err)
+	}
+	return nil
+}
+
+// Vouched reports whether another API server decides which machines are nodes, as its Keeper
+// was told in Config.
+func (b *Book) Vouched(ctx context.Context) (bool, error) {
+	ns, err := b.client.CoreV1().Namespaces().Get(ctx, Namespace, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("read namespace %s: %w", Namespace, err)
+	}
+	return ns.Annotations[prepared] == "", nil
 }
 
 // create writes the record of a name that has none.

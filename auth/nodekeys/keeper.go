@@ -210,7 +210,7 @@ func holderOf(r *Record) *holder {
 	remedy := fmt.Sprintf("\"hawser node allow %s\" on the server, and a join token, let this machine join anew", r.Name)
 	switch {
 	case r.Revoked != nil:
-		h.closed, h.refuse = true, &RefusedError{r.Name, "it was " + r.Revoked.text() + "; " + remedy}
+		h.closed, h.refuse = true, &RefusedError{r.Name, "it was " + r.Revoked.String() + "; " + remedy}
 	case r.Freed:
 		h.closed, h.refuse = true, refusedUnknown(r.Name)
 	case len(r.Keys) > 0:

@@ -236,7 +236,7 @@ func (r *Record) State(now time.Time) string {
 	case r.mayBeTaken(now):
 		return "another machine may take it until " + r.Allowed.Until.UTC().Format(time.RFC3339)
 	case r.Revoked != nil:
-		return r.Revoked.text()
+		return r.Revoked.String()
 	case r.Freed:
 		return "free, as its Node was deleted; it had been revoked"
 	case r.Adopt:
@@ -244,11 +244,13 @@ func (r *Record) State(now time.Time) string {
 	case len(r.Keys) == 0:
 		return "no key holds it"
 	default:
-		return "held by key sha256:" + r.Keys[len(r.Keys)-1].Key.String()[:12] + "… since " + r.Keys[0].Since.UTC().Format(time.RFC3339)
+		last := r.Keys[len(r.Keys)-1]
+		return "held by key sha256:" + last.Key.String()[:12] + "… since " + last.Since.UTC().Format(time.RFC3339)
 	}
 }
 
-func (v *Revocation) text() string {
+// String says when, by whom and why.
+func (v *Revocation) String() string {
 	text := "revoked at " + v.At.UTC().Format(time.RFC3339)
 	if v.By != "" {
 		text += " by " + v.By

@@ -249,3 +249,33 @@ func TestRevokedKeyDoesNotComeBack(t *testing.T) {
 		t.Errorf("another key: %v", err)
 	}
 }
+
+// TestStateIsOfTheKeyInUse: the time is that of the key that it names.
+func TestStateIsOfTheKeyInUse(t *testing.T) {
+	old, renewed := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC)
+	r := (&Record{Name: "a", Keys: []Held{{number(1), stamp(old)}}}).renewed(number(1), number(2), renewed)
+	if want, got := "held by key sha256:"+number(2).String()[:12]+"… since 2026-03-01T00:00:00Z", r.State(renewed); got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+}
+
+// TestEachRecord: all that can be read are told of.
+func TestEachRecord(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := newAPI(nodeObject("old", "u0"))
+		r := newRig(t, api)
+		defer r.stop()
+		r.must(r.book.Claim(t.Context(), "a", number(1), ""))
+		if _, err := r.book.Revoke(t.Context(), "a", "root", ""); err != nil {
+			t.Fatal(err)
+		}
+		var all []string
+		r.must(r.book.Each(t.Context(), func(rec *Record) { all = append(all, rec.Name+" "+rec.State(time.Now())) }))
+		if len(all) != 2 || !strings.HasPrefix(all[0], "a revoked at ") || !strings.HasPrefix(all[1], "old the first certificate") {
+			t.Errorf("%q", all)
+		}
+		if vouched, err := r.book.Vouched(t.Context()); err != nil || vouched {
+			t.Errorf("vouched for: %v, %v", vouched, err)
+		}
+	})
+}

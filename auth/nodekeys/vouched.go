@@ -74,7 +74,7 @@ func (b *Book) Show(ctx context.Context, name string, k Key) (first bool, err er
 		case r.mayBeTaken(b.now()) && !r.Holds(k):
 			return r.succeeded(k, b.now()), nil
 		}
-		return nil, held("node %q was %s; \"hawser node allow %s\" lets another key take the name", name, r.Revoked.text(), name)
+		return nil, held("node %q was %s; \"hawser node allow %s\" lets another key take the name", name, r.Revoked.String(), name)
 	})
 	if err != nil {
 		return false, fmt.Errorf("show a key of node %s: %w", name, err)

@@ -33,6 +33,9 @@ func TestVouchedKeys(t *testing.T) {
 			t.Error("a Node that never showed a key has a record")
 		}
 		r.admits("at first", "a", 1, 2, 3, 4)
+		if vouched, err := r.book.Vouched(ctx); err != nil || !vouched {
+			t.Errorf("vouched for: %v, %v", vouched, err)
+		}
 		rec, err := r.book.Get(ctx, "a")
 		r.must(err)
 		if len(rec.Keys) != maxKeys || !rec.Holds(number(4)) {

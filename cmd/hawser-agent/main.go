@@ -12,6 +12,7 @@ import (
 
 	"github.com/hawser-project/hawser/cmd/internal/setup"
 	"github.com/hawser-project/hawser/node/runtime/process"
+	"github.com/hawser-project/hawser/tunnel/qmux"
 )
 
 // kubeletVersion is the Kubernetes version whose kubelet this behaves like.
@@ -68,5 +69,14 @@ func newRoot() *cobra.Command {
 	}
 	cmd.AddCommand(newCheck())
 	setup.UseSections(cmd)
+	setup.CompleteValues(cmd, flagValues)
 	return cmd
+}
+
+// flagValues are those of flags that take one of a few: see setup.CompleteValues.
+var flagValues = map[string][]string{
+	"cloud-provider": {externalCloud},
+	"log-format":     {"text", "json"},
+	"runtime":        {"auto", "process"},
+	"transport":      {qmux.Name, "quic", "yamux", "h2", setup.SSH},
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"os"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/hawser-project/hawser/auth/pki"
 	"github.com/hawser-project/hawser/cmd/internal/clitest"
+	"github.com/hawser-project/hawser/cmd/internal/setup"
 	"github.com/hawser-project/hawser/node"
 )
 
@@ -45,6 +47,31 @@ func parseBare(t *testing.T, args ...string) (*options, error) {
 }
 
 func TestDocumented(t *testing.T) { clitest.Documented(t, "hawser-agent", newRoot) }
+
+// TestCompleteValues: each value that a shell is offered is one that the agent takes.
+func TestCompleteValues(t *testing.T) {
+	if len(flagValues) == 0 {
+		t.Error("no flag completes to values")
+	}
+	for flag, values := range flagValues {
+		var out strings.Builder
+		cmd := newRoot()
+		cmd.SetOut(&out)
+		cmd.SetErr(io.Discard)
+		cmd.SetArgs([]string{"__complete", "--" + flag, ""})
+		if err := cmd.ExecuteContext(t.Context()); err != nil || out.String() != strings.Join(values, "\n")+"\n:4\n" {
+			t.Errorf("--%s offers %q, %v", flag, &out, err)
+		}
+		for _, v := range values {
+			if v == setup.SSH { // takes other flags as well
+				continue
+			}
+			if _, err := parse(t, "--"+flag, v); err != nil {
+				t.Errorf("--%s %s: %v", flag, v, err)
+			}
+		}
+	}
+}
 
 func TestManPages(t *testing.T) { clitest.ManPages(t, newRoot) }
 

@@ -14,6 +14,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	bootstrapapi "k8s.io/cluster-bootstrap/token/api"
+
+	"github.com/hawser-project/hawser/cmd/fleet"
 )
 
 const (
@@ -22,6 +24,20 @@ const (
 	// completePage is how many objects are asked for at a time.
 	completePage = 500
 )
+
+// flagValues are those of flags that take one of a few: see setup.CompleteValues. A flag that is no
+// more has none.
+var flagValues = map[string][]string{
+	"cloud-provider":                   {},
+	"log-format":                       {"text", "json"},
+	"hawser explain dial output":       {"json"},
+	"hawser explain fleet output":      {"json"},
+	"hawser explain node output":       {"json"},
+	"hawser fleet transport":           {"qmux", "quic", "yamux", "h2"},
+	"hawser fleet weight":              {string(fleet.Light), string(fleet.Full)},
+	"hawser manifest egress transport": {viaUDS, viaMTLS},
+	"hawser manifest egress protocol":  {protoConnect, protoGRPC},
+}
 
 // kubectlCompletion are kubectl's arguments where a shell asks how a line of hawser kubectl
 // goes on. args are those of hawser.

@@ -16,6 +16,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 // kubeconfigAt writes a kubeconfig of an API at url, and returns its name.
@@ -166,6 +169,46 @@ func TestKubectlArgs(t *testing.T) {
 		}
 		if got != want {
 			t.Errorf("%s: %s, want %s", line, got, want)
+		}
+	}
+}
+
+// Flags that take one of a few values offer these, and no names of files.
+func TestCompleteValues(t *testing.T) {
+	for line, want := range map[string]string{
+		"server --log-format":          "text json",
+		"server --cloud-provider":      "",
+		"fleet --transport":            "qmux quic yamux h2",
+		"fleet --weight":               "light full",
+		"manifest egress --transport":  viaUDS + " " + viaMTLS,
+		"manifest egress --protocol":   protoConnect + " " + protoGRPC,
+		"explain node node-1 --output": "json",
+		"top tunnels --sort-by":        "name site tunnel rtt streams bytes lost resumed failed",
+	} {
+		got, directive := complete(t, append(strings.Fields(line), "")...)
+		if strings.Join(got, " ") != want || directive != ":4" {
+			t.Errorf("%s offers %q %s", line, got, directive)
+		}
+	}
+	if _, directive := complete(t, "diag", "--output", ""); directive != ":0" {
+		t.Errorf("names of files are not offered: %s", directive)
+	}
+}
+
+// Each of flagValues is of a flag that is there.
+func TestValuesAreOfFlags(t *testing.T) {
+	names := map[string]bool{}
+	var walk func(c *cobra.Command)
+	walk = func(c *cobra.Command) {
+		c.LocalFlags().VisitAll(func(f *pflag.Flag) { names[f.Name], names[c.CommandPath()+" "+f.Name] = true, true })
+		for _, below := range c.Commands() {
+			walk(below)
+		}
+	}
+	walk(newRoot())
+	for name := range flagValues {
+		if !names[name] {
+			t.Errorf("there is no flag %q", name)
 		}
 	}
 }

@@ -29,6 +29,7 @@ import (
 	"github.com/hawser-project/hawser/cmd/internal/explain"
 	"github.com/hawser-project/hawser/cmd/internal/setup"
 	"github.com/hawser-project/hawser/controlplane/apiserver"
+	"github.com/hawser-project/hawser/controlplane/apiserver/kubelet"
 	hubs "github.com/hawser-project/hawser/controlplane/servers"
 )
 
@@ -191,11 +192,8 @@ func gatherBundle(ctx context.Context, out, progress io.Writer, servers map[stri
 		}
 	}
 	for _, node := range nodes {
-		for _, f := range nodeFiles {
-			f.name, f.path = path.Join("nodes", url.PathEscape(node), f.name), "/api/v1/nodes/"+url.PathEscape(node)+"/proxy/"+f.path
-			if err = b.fetch(ctx, api, f); err != nil {
-				return err
-			}
+		if err = b.askNode(ctx, api, node); err != nil {
+			return err
 		}
 	}
 	return errors.Join(b.add("summary.txt", b.summary.Bytes()), b.tar.Close(), zip.Close())
@@ -229,9 +227,33 @@ func (b *bundle) explain(ctx context.Context, rc *rest.Config) (broken []string,
 	return broken[:min(len(broken), diagNodes)], nil, errors.Join(b.add("fleet/explain.txt", page.Bytes()), b.add("fleet/explain.json", text.Bytes()))
 }
 
+// askNode adds the files of a node. One without a session is asked once: each request would wait for
+// a session. Its error is fetch's.
+func (b *bundle) askNode(ctx context.Context, api rest.Interface, node string) error {
+	name := url.PathEscape(node)
+	for _, f := range nodeFiles {
+		f.name, f.path = path.Join("nodes", name, f.name), "/api/v1/nodes/"+name+"/proxy/"+f.path
+		missing, err := b.try(ctx, api, f)
+		if err != nil {
+			return err
+		}
+		if explain.NoSession(missing, kubelet.DialFailed) {
+			fmt.Fprintf(&b.summary, "nodes/%s has no other files: the node has no session\n", name)
+			return nil
+		}
+	}
+	return nil
+}
+
 // fetch adds a file, or says in the summary why it is not there. Its error is that of out, or
 // that of ctx once that is canceled: nobody wants the rest.
 func (b *bundle) fetch(ctx context.Context, api rest.Interface, f diagFile) error {
+	_, err := b.try(ctx, api, f)
+	return err
+}
+
+// try is fetch, which also returns why the file is not there.
+func (b *bundle) try(ctx context.Context, api rest.Interface, f diagFile) (missing, err error) {
 	fmt.Fprintln(b.show, f.name)
 	bounded, cancel := context.WithTimeout(ctx, diagWait)
 	defer cancel()
@@ -241,17 +263,17 @@ func (b *bundle) fetch(ctx context.Context, api rest.Interface, f diagFile) erro
 	}
 	text, err := read(bounded, api, f)
 	if errors.Is(ctx.Err(), context.Canceled) {
-		return context.Cause(ctx)
+		return nil, context.Cause(ctx)
 	}
 	if err != nil {
 		fmt.Fprintf(&b.summary, "%s is not here: %s\n", f.name, setup.Printable(err.Error()))
-		return nil
+		return err, nil
 	}
 	if len(text) > diagItem {
 		text = text[:diagItem]
 		fmt.Fprintf(&b.summary, "%s is cut after %d bytes\n", f.name, diagItem)
 	}
-	return b.add(f.name, text)
+	return nil, b.add(f.name, text)
 }
 
 // readBounded reads one byte more than diagItem at most.

@@ -24,9 +24,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+
+	"github.com/hawser-project/hawser/tunnel"
 )
 
 const diagKey = "-----BEGIN EC PRIVATE KEY-----\nMHcCAQEEIsecret\n-----END EC PRIVATE KEY-----"
+
+// unavailable is the path of what is said of those that are not there.
+const unavailable = "unavailable"
 
 // bundleOf is what is gathered of an API that answers by path, some with an error.
 func bundleOf(t *testing.T, nodes []string, answers map[string]string) (files map[string]string, err error) {
@@ -36,6 +41,7 @@ func bundleOf(t *testing.T, nodes []string, answers map[string]string) (files ma
 		text, ok := answers[r.URL.Path]
 		if !ok {
 			w.WriteHeader(http.StatusServiceUnavailable)
+			text = answers[unavailable]
 		}
 		_, _ = io.WriteString(w, text) // whoever asks hears of it
 	}))
@@ -124,6 +130,26 @@ func TestBundle(t *testing.T) {
 	if files, err = bundleOf(t, []string{"other"}, usualAnswers()); err != nil || files["nodes/lost/metrics.txt"] != "" ||
 		!strings.Contains(files["summary.txt"], "nodes/other/metrics.txt is not here: ") {
 		t.Errorf("another node: %v, %q", err, files["summary.txt"])
+	}
+}
+
+// TestBundleWithoutSession: a node that has no session is asked once.
+func TestBundleWithoutSession(t *testing.T) {
+	answers := usualAnswers()
+	for path := range answers {
+		if strings.HasPrefix(path, "/api/v1/nodes/lost/") {
+			delete(answers, path)
+		}
+	}
+	answers[unavailable] = `{"kind":"Status","apiVersion":"v1","status":"Failure","code":503,"message":"error trying to reach service: dial lost:10250: no session",
+		"details":{"causes":[{"reason":"hawser.dev/DialFailed","message":"` + tunnel.NoNode.String() + `"}]}}`
+	files, err := bundleOf(t, nil, answers)
+	if err != nil {
+		t.Fatal(err)
+	}
+	summary := files["summary.txt"]
+	if strings.Count(summary, "nodes/lost/") != 1 || strings.Count(summary, "nodes/lost has no other files: the node has no session\n") != 1 {
+		t.Errorf("the summary says %q", summary)
 	}
 }
 

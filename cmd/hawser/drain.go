@@ -170,9 +170,13 @@ func (d *drain) end(log *slog.Logger) error {
 		return nil
 	}
 	d.late.Stop()
-	log.Info("drained", "nodes", d.nodes.Load(), "moved", d.moved.Load(), "streams", d.streams.Load(), "cut", d.cut.Load(), "took", time.Since(*began).Round(time.Millisecond))
-	return d.say(fmt.Sprintf("%d\n%d of %d nodes moved to other servers; of %d streams %d were cut after %v\n",
-		os.Getpid(), d.moved.Load(), d.nodes.Load(), d.streams.Load(), d.cut.Load(), d.grace))
+	took := time.Since(*began).Round(time.Millisecond)
+	log.Info("drained", "nodes", d.nodes.Load(), "moved", d.moved.Load(), "streams", d.streams.Load(), "cut", d.cut.Load(), "took", took)
+	streams := fmt.Sprintf("all %d streams ended within %v", d.streams.Load(), took)
+	if cut := d.cut.Load(); cut > 0 {
+		streams = fmt.Sprintf("of %d streams %d were cut after %v", d.streams.Load(), cut, d.grace)
+	}
+	return d.say(fmt.Sprintf("%d\n%d of %d nodes moved to other servers; %s\n", os.Getpid(), d.moved.Load(), d.nodes.Load(), streams))
 }
 
 // say has text in the file. What is there is written over, which a full disk allows.

@@ -27,6 +27,7 @@ import (
 
 	"github.com/hawser-project/hawser/auth/nodekeys"
 	"github.com/hawser-project/hawser/cmd/internal/explain"
+	"github.com/hawser-project/hawser/cmd/internal/setup"
 )
 
 const (
@@ -182,12 +183,9 @@ func gather(ctx context.Context, client kubernetes.Interface, name string) (*exp
 			return nil, err
 		}
 	}
-	id, err := nodekeys.NewBook(client).Get(ctx, name)
-	switch {
-	case err == nil:
-		o.Identity, o.Revoked = id.State(time.Now()), id.Revoked != nil
-	case !errors.Is(err, nodekeys.ErrUnknown) && !apierrors.IsForbidden(err): // some clusters keep none, some people may not read them
-		o.Identity = err.Error()
+	identify(ctx, nodekeys.NewBook(client), o)
+	if o.Away, err = awayOf(ctx, client, o.Node); err != nil {
+		return nil, err
 	}
 	events := metav1.ListOptions{FieldSelector: fields.Set{"involvedObject.kind": "Node", "involvedObject.name": name}.String()}
 	err = eachEvent(ctx, client, events, func(e *corev1.Event) {
@@ -208,6 +206,32 @@ func gather(ctx context.Context, client kubernetes.Interface, name string) (*exp
 		return nil
 	})
 	return o, err
+}
+
+// identify adds who holds the name of o's node.
+func identify(ctx context.Context, book *nodekeys.Book, o *explain.Objects) {
+	id, err := book.Get(ctx, o.Name)
+	switch {
+	case err == nil:
+		o.Identity, o.Held = id.State(time.Now()), len(id.Keys) > 0 && id.Revoked == nil
+		bar(o, id)
+	case !errors.Is(err, nodekeys.ErrUnknown) && !apierrors.IsForbidden(err): // some clusters keep none, some people may not read them
+		o.Identity = err.Error()
+	}
+	if o.Node == nil {
+		o.Vouched, _ = book.Vouched(ctx) // or it is not known, as of those clusters
+	}
+}
+
+// bar adds that nobody is admitted under the name of o's node.
+func bar(o *explain.Objects, id *nodekeys.Record) {
+	if id == nil || id.Revoked == nil {
+		return
+	}
+	o.Revoked = setup.Printable(id.Revoked.String())
+	if id.Allowed != nil {
+		o.Allowed = id.Allowed.Until.Time
+	}
 }
 
 // eachEvent calls f with all events that only selects.

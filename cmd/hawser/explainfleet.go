@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/pager"
 
+	"github.com/hawser-project/hawser/auth/nodekeys"
 	"github.com/hawser-project/hawser/cmd/internal/explain"
 )
 
@@ -50,15 +51,39 @@ func lookAtFleet(ctx context.Context, client kubernetes.Interface, clock *server
 	if err := readFleet(ctx, client, leases, events); err != nil {
 		return nil, nil, err
 	}
+	revoked, err := readRevoked(ctx, client)
+	if err != nil {
+		return nil, nil, err
+	}
+	away, err := readAbsences(ctx, client)
+	if err != nil {
+		return nil, nil, err
+	}
 	fleet, doubtful := &explain.Fleet{Time: clock.now()}, map[string]*coordinationv1.Lease{}
-	err := eachNode(ctx, client, func(n *corev1.Node) {
+	err = eachNode(ctx, client, func(n *corev1.Node) {
 		o := explain.Objects{Name: n.Name, Now: fleet.Time, Grace: grace, Node: n, Lease: leases[n.Name], Events: events[n.Name], Heard: heard[n.Name]}
+		o.Away = away.of(n)
+		bar(&o, revoked[n.Name])
 		if explain.Doubtful(o) {
 			doubtful[n.Name] = o.Lease
 		}
 		fleet.Add(o)
 	})
 	return fleet, doubtful, err
+}
+
+// readRevoked reads which names are revoked, for those who may know.
+func readRevoked(ctx context.Context, client kubernetes.Interface) (map[string]*nodekeys.Record, error) {
+	revoked := map[string]*nodekeys.Record{}
+	err := nodekeys.NewBook(client).Each(ctx, func(r *nodekeys.Record) {
+		if r.Revoked != nil {
+			revoked[r.Name] = r
+		}
+	})
+	if err != nil { // what else there is to tell is better than nothing
+		return nil, ctx.Err()
+	}
+	return revoked, nil
 }
 
 // readFleet reads the leases of nodes, and the events about evictions from them.

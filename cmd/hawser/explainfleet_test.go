@@ -53,6 +53,9 @@ func TestExplainFleet(t *testing.T) {
 				list.Items = []corev1.Event{frozen}
 			}
 			answer = list
+		case "/api/v1/namespaces/hawser-node-identities/configmaps", "/hawser/status/fleet", "/apis/coordination.k8s.io/v1/namespaces/hawser-servers/leases":
+			w.WriteHeader(http.StatusForbidden)
+			answer = &metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: "Failure", Reason: metav1.StatusReasonForbidden, Code: http.StatusForbidden}
 		default:
 			t.Errorf("asks for %s", r.URL.Path)
 		}

@@ -44,6 +44,7 @@ func newRoot() *cobra.Command {
 	root.SetVersionTemplate(versions())
 	root.AddCommand(newServer(), newUp(), newDemo(), newDemoPod(), newToken(), newNode(), newKubeconfig(), newExplain(), newTop(), newDiag(), newLab(), newSSH(), newKubectlDoc(), newManifest(), newVersion(), newBench(), newFleet())
 	addHelp(root)
+	setup.CompleteValues(root, flagValues)
 	return root
 }
 

@@ -13,6 +13,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/pflag"
 	"k8s.io/client-go/kubernetes"
@@ -60,6 +61,7 @@ func (o *peerOptions) check() error {
 type peering struct {
 	*peers.Peers
 	self        servers.Server
+	started     time.Time
 	token, dir  string
 	authorities func() string // nil if servers share theirs
 	trust       *peerTrust    // nil if servers share their authorities
@@ -77,7 +79,7 @@ func newPeering(o *serverOptions, keys *pki.PKI, files *auth.Files, t *tunnels) 
 	if err != nil {
 		return nil, err
 	}
-	p := &peering{token: token, dir: o.dataDir, log: t.log, alone: make(chan struct{}), self: servers.Server{ID: o.peer.id, Address: o.peer.address}}
+	p := &peering{started: time.Now(), token: token, dir: o.dataDir, log: t.log, alone: make(chan struct{}), self: servers.Server{ID: o.peer.id, Address: o.peer.address}}
 	if p.self.ID == "" {
 		p.self.ID = defaultServerID(token)
 	}
@@ -181,7 +183,7 @@ func (p *peering) register(ctx context.Context, client kubernetes.Interface) err
 	}
 	p.log.Info("other servers reach this one", "server", p.self.ID, "address", p.self.Address)
 	err := servers.New(servers.Config{
-		Client: client, Server: p.self, Token: p.token, Authorities: p.authorities, Log: p.log,
+		Client: client, Server: p.self, Started: p.started, Token: p.token, Authorities: p.authorities, Log: p.log,
 		Alone: func() { close(p.alone) },
 		Changed: func(all []servers.Server) {
 			list := make([]peers.Peer, len(all))

@@ -199,15 +199,23 @@ func TestDrainSaysHowFarItIs(t *testing.T) {
 				t.Errorf("%d, %q, %q, want %q", pid, said, far, want)
 			}
 		}
-		now := time.Now()
+		now := time.Now().Add(-16 * time.Millisecond)
 		d.late = time.AfterFunc(time.Minute, func() {})
 		d.began.Store(&now)
 		if err := d.end(slog.New(slog.DiscardHandler)); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(2 * drainSay)
-		if _, said, far := readLock(f); !strings.HasPrefix(said, "2 of 9 nodes moved to other servers; ") || far != "" {
+		if _, said, far := readLock(f); said != "2 of 9 nodes moved to other servers; all 0 streams ended within 16ms" || far != "" {
 			t.Errorf("at the end: %q, %q", said, far)
+		}
+		d.streams.Store(7)
+		d.cut.Store(3)
+		if err := d.end(slog.New(slog.DiscardHandler)); err != nil {
+			t.Fatal(err)
+		}
+		if _, said, _ := readLock(f); !strings.HasSuffix(said, "; of 7 streams 3 were cut after 1m0s") {
+			t.Errorf("with streams that were cut: %q", said)
 		}
 	})
 }

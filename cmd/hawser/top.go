@@ -59,6 +59,8 @@ const (
 	others = "(others)"
 	// noTunnel is a node whose Node says nothing of one.
 	noTunnel = "none"
+	// notBack is a node whose Node says that it has a session, and no server has one.
+	notBack = "NotBack"
 )
 
 // sortKeys are the values of --sort-by. Those of numbers have the highest first.
@@ -85,7 +87,8 @@ func newTop() *cobra.Command {
 	tunnels := &cobra.Command{
 		Use:   "tunnels",
 		Short: "One row a node: its session, round trip, open streams, bytes, connections lost and resumed, dials",
-		Long: "Prints one row a node. TUNNEL and SINCE are the node's condition hawser.dev/TunnelConnected. The figures are the\n" +
+		Long: "Prints one row a node. TUNNEL and SINCE are the node's condition hawser.dev/TunnelConnected, or NotBack since the\n" +
+			"server was started if that says Attached and no server has a session of the node. The figures are the\n" +
 			"server's metrics, of the sessions that the server of the kubeconfig has; - is a node that it has none with. RTT is\n" +
 			"the latest round trip. STREAMS are open now. TO-NODE and FROM-NODE are the bytes that streams have carried. LOST\n" +
 			"and RESUMED are connections that sessions lost, and that they took after their first. DIALS and FAILED are dials\n" +
@@ -165,6 +168,12 @@ func topTunnels(ctx context.Context, out io.Writer, client kubernetes.Interface,
 	}
 	if !addFigures(rows, figures) {
 		return errors.New("this server has no metrics of tunnels: give --hub, where the hub is beside a cluster")
+	}
+	away := readPage(ctx, metrics)
+	for node := range away.nodes {
+		if r := rows[node]; r != nil && !r.counted {
+			r.state, r.since = notBack, away.started
+		}
 	}
 	sorted := make([]*tunnelRow, 0, len(rows))
 	for _, r := range rows {

@@ -8,6 +8,7 @@ import (
 	"encoding/pem"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -59,12 +60,16 @@ func topOf(t *testing.T, metrics, by string) (string, error) {
 	}
 	list := corev1.NodeList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "NodeList"}, Items: []corev1.Node{
 		node("d", "", "", map[string]string{setup.TransportAnnotation: setup.SSH}),
-		node("a", "lyon", "Attached", nil), node("b", "oslo", "ParkedLinkSilent", nil), node("c", "", "", nil),
+		node("a", "lyon", "Attached", nil), node("b", "oslo", "ParkedLinkSilent", nil), node("c", "", "", nil), node("e", "", "Attached", nil),
 		node(strings.Repeat("long", 20), "", "LinkSilent", nil),
 	}}
 	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/metrics" {
 			_, _ = w.Write([]byte(metrics))
+			return
+		}
+		if r.URL.Path == "/hawser/status/fleet" {
+			_, _ = w.Write([]byte(`{"started":` + strconv.FormatInt(now.Add(-time.Minute).Unix(), 10) + `,"nodes":2,"rows":[{"node":"a","away":true},{"node":"e","away":true}]}` + "\n"))
 			return
 		}
 		w.Header().Set("Content-Type", "application/json")
@@ -94,6 +99,7 @@ func TestTopTunnels(t *testing.T) {
 		"b oslo ParkedLinkSilent 3m 500ms 0 0 B 0 B 5 4 12 2",
 		"c - none - - - - - - - - -",
 		"d - ssh - - - - - - - - -",
+		"e - NotBack 60s - - - - - - - -",
 		"ghost - no Node - - 1 0 B 0 B 0 0 0 0",
 		strings.Repeat("long", 10)[:39] + "… - LinkSilent 3m - - - - - - - -",
 	}

@@ -462,3 +462,26 @@ func TestSaysWhoFellSilent(t *testing.T) {
 		}
 	})
 }
+
+// TestSaysWhoseTunnels: nodes on the server's machine are not counted with the others.
+func TestSaysWhoseTunnels(t *testing.T) {
+	for text, near := range map[string]int{
+		"all 2 nodes with a tunnel fell silent together": 0, "all 2 nodes with a tunnel from other machines than the server's fell silent together": 3,
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t, Config{})
+			for i := range near {
+				name := fmt.Sprint("near-", i)
+				w.node(name, "", true)
+				w.sessions[name].Changes[0].Addr = "127.0.0.1:1"
+			}
+			w.node("far-1", "", true)
+			w.node("far-2", "", true)
+			pass(settled)
+			w.silence("far-1", "far-2")
+			if reason, got, _, _ := w.judge.Excuse(w.get("far-1")); reason != ServerLostNetwork || !strings.HasPrefix(got, text) {
+				t.Errorf("%s: %s, want %s", reason, got, text)
+			}
+		})
+	}
+}

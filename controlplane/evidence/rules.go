@@ -75,7 +75,7 @@ func serverLost(h *observation) excuse {
 	if !h.cut(h.view.groupOf(&h.session)) || !h.now.Before(until) {
 		return excuse{}
 	}
-	return excuse{ServerLostNetwork, fmt.Sprintf("%s with a tunnel fell silent together at %s; pods are kept until %s", h.view.groupOf(&h.session).silenced(h.last, h.cfg.Together), clock(h.last), clock(until)), until}
+	return excuse{ServerLostNetwork, fmt.Sprintf("%s with a tunnel%s fell silent together at %s; pods are kept until %s", h.view.groupOf(&h.session).silenced(h.last, h.cfg.Together), h.view.from(&h.session), clock(h.last), clock(until)), until}
 }
 
 // siteLost excuses nodes whose site is out of reach.

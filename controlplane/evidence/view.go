@@ -101,6 +101,18 @@ func (v *view) groupOf(s *Session) *group {
 	return &v.far
 }
 
+// from says which nodes groupOf returns; empty if there are no others.
+func (v *view) from(s *Session) string {
+	switch {
+	case s.local() && v.far.nodes > 0:
+		return " from the server's own machine"
+	case !s.local() && v.near.nodes > 0:
+		return " from other machines than the server's"
+	default:
+		return ""
+	}
+}
+
 // siteOf is the node's site, which is made if it is the first; nil if it has none.
 func (v *view) siteOf(n *corev1.Node) *site {
 	key := siteOf(n)

@@ -40,12 +40,13 @@ import (
 const Namespace = "hawser-servers"
 
 // The annotations of a Lease: where the server's tunnel is, HOST:PORT; whose data directory
-// it has; which process wrote it last; and by which authorities, in PEM, other servers know
-// it, if it does not share theirs.
+// it has; which process wrote it last, and since when that runs (RFC 3339); and by which
+// authorities, in PEM, other servers know it, if it does not share theirs.
 const (
 	Address     = "hawser.dev/peer-address"
 	Token       = "hawser.dev/server-token"
 	Process     = "hawser.dev/server-process"
+	Started     = "hawser.dev/server-started"
 	Authorities = "hawser.dev/server-authorities"
 )
 
@@ -60,10 +61,12 @@ const (
 // A Server is one of the cluster's.
 type Server struct{ ID, Address, Authorities string }
 
-// Config configures a Registry. Client, Server, Token and Changed are required.
+// Config configures a Registry. Client, Server, Started, Token and Changed are required.
 type Config struct {
 	Client kubernetes.Interface
 	Server Server // this one, without Authorities
+	// Started is when this server was: before it had any session.
+	Started time.Time
 	// Token tells its data directory from others.
 	Token string
 	// Authorities are this server's, as they are now. Nil means that servers share theirs.
@@ -289,6 +292,7 @@ func (r *Registry) fill(l *coordinationv1.Lease) {
 		l.Annotations = make(map[string]string)
 	}
 	l.Annotations[Address], l.Annotations[Token], l.Annotations[Process] = r.cfg.Server.Address, r.cfg.Token, r.process
+	l.Annotations[Started] = r.cfg.Started.UTC().Format(time.RFC3339Nano)
 	delete(l.Annotations, Authorities)
 	if r.cfg.Authorities != nil {
 		l.Annotations[Authorities] = r.cfg.Authorities()

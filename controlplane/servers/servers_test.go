@@ -66,7 +66,7 @@ func startAs(t *testing.T, store *fake.Clientset, id, addr, token string, r *run
 	var ctx context.Context
 	ctx, r.stop = context.WithCancel(context.WithoutCancel(t.Context()))
 	reg := New(Config{
-		Client: client, Server: Server{ID: id, Address: addr}, Token: token, Authorities: func() string { return "CA of " + id },
+		Client: client, Server: Server{ID: id, Address: addr}, Started: time.Now().Add(-time.Second), Token: token, Authorities: func() string { return "CA of " + id },
 		Log:   slog.New(slog.NewTextHandler(io.MultiWriter(t.Output(), &r.log), nil)),
 		Alone: func() { r.alone.Store(time.Now().UnixNano()) },
 		Changed: func(all []Server) {
@@ -113,6 +113,10 @@ func TestServersSeeEachOther(t *testing.T) {
 		b := start(t, store, "b", "b:1", "tb")
 		if a.others() != "b=b:1" || b.others() != "a=a:1" {
 			t.Errorf("a sees %q, b sees %q", a.others(), b.others())
+		}
+		lease, err := store.CoordinationV1().Leases(Namespace).Get(t.Context(), "b", metav1.GetOptions{})
+		if err != nil || lease.Annotations[Started] != time.Now().Add(-2*time.Second).UTC().Format(time.RFC3339Nano) {
+			t.Errorf("b was started at %s, by %v, %v", time.Now(), lease, err)
 		}
 		pass(20 * Duration)
 		if a.others() != "b=b:1" {

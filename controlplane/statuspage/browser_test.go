@@ -187,8 +187,9 @@ func fleet(n int) *Page {
 
 func TestBrowserOneNode(t *testing.T) {
 	t.Parallel()
-	p, _ := newTestPage()
+	p, s := newTestPage()
 	p.cfg.Audited = false
+	s.sessions["node-1"] = evidence.Session{}
 	p.set(testNode("node-1", "", yes, yes, yes))
 	b := newBrowser(t, p)
 	b.until(`document.querySelector("#summary").textContent === "1 node: 1 Ready."`)
@@ -227,7 +228,9 @@ func TestBrowserAnotherServer(t *testing.T) {
 	const nodes = 2000 // in several messages
 	first, second := fleet(nodes), fleet(0)
 	for i := range nodes {
-		second.set(testNode(fmt.Sprintf("node-%05d", nodes-1-i), "plant-000", yes, yes, no))
+		name := fmt.Sprintf("node-%05d", nodes-1-i)
+		second.cfg.Source.(*source).sessions[name] = evidence.Session{}
+		second.set(testNode(name, "plant-000", yes, yes, no))
 	}
 	servers := make(chan *Page, 2)
 	servers <- first

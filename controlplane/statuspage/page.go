@@ -22,6 +22,7 @@ import (
 	"cmp"
 	"context"
 	"embed"
+	"fmt"
 	"log/slog"
 	"sync"
 	"time"
@@ -85,6 +86,8 @@ type Config struct {
 	Source Source
 	// Audited says that there is an audit log, which Audit is given too.
 	Audited bool
+	// Started is when this server was; zero means at New.
+	Started time.Time
 	Log     *slog.Logger // nil means discard
 }
 
@@ -96,6 +99,7 @@ type Page struct {
 	viewers chan struct{} // holds a token for each
 	closed  chan struct{} // once Run has returned
 	look    time.Duration // between two writes of a viewer
+	synced  func() bool   // whether the nodes that there were at first have rows
 
 	mu      sync.Mutex // guards the following
 	version uint64     // of the latest change
@@ -114,6 +118,7 @@ type entry struct {
 	version uint64
 	rtts    [samples]uint32 // microseconds; zero if unknown
 	streams int             // -1 if there is no session
+	absent  bool            // no server has, or had, a session
 }
 
 // A tombstone says which row is no more.
@@ -121,16 +126,20 @@ type tombstone struct{ id, version uint64 }
 
 // New makes a page. It starts nothing.
 func New(c Config) *Page {
+	if c.Started.IsZero() {
+		c.Started = time.Now()
+	}
 	return &Page{
 		cfg: c, log: loop.Logger(c.Log, "status-page"),
 		viewers: make(chan struct{}, maxViewers), closed: make(chan struct{}),
-		look: lookPeriod, rows: map[string]*entry{}, freezes: map[string]freeze{},
+		look: lookPeriod, synced: func() bool { return true }, rows: map[string]*entry{}, freezes: map[string]freeze{},
 	}
 }
 
-// Use has the page show the Nodes of nodes, from when that runs.
+// Use has the page show the Nodes of nodes, from when that runs. Viewers are told nothing before it has
+// all of them. It is called before the page serves.
 func (p *Page) Use(nodes cache.SharedIndexInformer) error {
-	_, err := loop.Handle(nodes, cache.ResourceEventHandlerFuncs{
+	all, err := nodes.AddEventHandler(loop.Guard(cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(o any) { p.set(o) },
 		UpdateFunc: func(_, o any) { p.set(o) },
 		DeleteFunc: func(o any) {
@@ -138,8 +147,12 @@ func (p *Page) Use(nodes cache.SharedIndexInformer) error {
 				p.remove(name)
 			}
 		},
-	})
-	return err
+	}))
+	if err != nil {
+		return fmt.Errorf("follow nodes: %w", err)
+	}
+	p.synced = all.HasSynced
+	return nil
 }
 
 // Run follows sessions until ctx is done, and then ends the requests of viewers. It is
@@ -181,6 +194,7 @@ func (p *Page) put(name string, r row) bool {
 
 // changeLocked makes r the row of e.
 func (p *Page) changeLocked(e *entry, r row) {
+	r.Away = e.absent && r.Tunnel.Status == string(corev1.ConditionTrue)
 	r.Frozen = freeze{}
 	if r.Ready.Status == string(corev1.ConditionUnknown) { // only silence is excused
 		r.Frozen = p.freezes[r.name]
@@ -210,14 +224,17 @@ func (p *Page) remove(name string) {
 	p.gone = append(p.gone, tombstone{e.ID, p.version})
 }
 
-// cut writes down when and why nodes last lost their connection.
+// cut writes down when and why nodes last lost their connection, and of which no session is known.
 func (p *Page) cut(nodes []string) {
 	for _, name := range nodes {
 		s, known := p.cfg.Source.Observe(name)
 		p.mu.Lock()
-		if e := p.rows[name]; e != nil && known {
+		if e := p.rows[name]; e != nil {
 			r := e.row
-			r.Cut = cutOf(&s)
+			if known {
+				r.Cut = cutOf(&s)
+			}
+			e.absent = !known && len(s.Unheard) == 0 // who cannot be heard may have one
 			p.changeLocked(e, r)
 		}
 		p.mu.Unlock()
@@ -296,7 +313,7 @@ func (p *Page) sample(ctx context.Context) error {
 	t := time.NewTicker(samplePeriod)
 	defer t.Stop()
 	for {
-		p.take(p.cfg.Source.Samples())
+		p.cut(p.take(p.cfg.Source.Samples()))
 		p.hear(p.cfg.Source.Evictions())
 		select {
 		case <-t.C:
@@ -307,8 +324,9 @@ func (p *Page) sample(ctx context.Context) error {
 }
 
 // take writes down one sample of all nodes. Of several sessions of a node the round trip is the
-// first that is known, and the streams are added up. Nodes without a session have none.
-func (p *Page) take(all []Sample) {
+// first that is known, and the streams are added up. Nodes without a session have none. Those of
+// them whose condition says otherwise are returned: a server that had one may be gone.
+func (p *Page) take(all []Sample) (doubtful []string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	at := p.sampled % samples
@@ -322,4 +340,10 @@ func (p *Page) take(all []Sample) {
 			e.streams = max(e.streams, 0) + s.Streams
 		}
 	}
+	for name, e := range p.rows {
+		if e.streams < 0 && e.Tunnel.Status == string(corev1.ConditionTrue) {
+			doubtful = append(doubtful, name)
+		}
+	}
+	return doubtful
 }

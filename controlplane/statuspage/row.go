@@ -33,6 +33,7 @@ type row struct {
 	Cordoned bool   `json:"cordoned,omitempty"`
 	Evicting int64  `json:"evicting,omitempty"` // since when pods are evicted
 	Cut      cut    `json:"cut,omitzero"`
+	Away     bool   `json:"away,omitempty"` // Tunnel is True, and no server has a session
 	Frozen   freeze `json:"frozen,omitzero"`
 }
 
@@ -114,14 +115,21 @@ func healthOf(c *corev1.NodeCondition) health {
 	return h
 }
 
-// cutOf is the latest loss that is known of a session.
+// cutOf is the latest loss that is known of a session: the change by which it lost its
+// connection, not those after it, such as the end of the wait for another one.
 func cutOf(s *evidence.Session) cut {
-	for i := len(s.Changes) - 1; i >= 0; i-- {
-		if c := &s.Changes[i]; c.State != evidence.Attached {
-			return cut{seconds(c.At), strings.TrimSuffix(string(c.Cause)+": "+clip(c.Err, maxText), ": ")}
-		}
+	i := len(s.Changes) - 1
+	for i >= 0 && s.Changes[i].State == evidence.Attached {
+		i--
 	}
-	return cut{}
+	if i < 0 {
+		return cut{}
+	}
+	for i > 0 && s.Changes[i-1].State != evidence.Attached {
+		i--
+	}
+	c := &s.Changes[i]
+	return cut{seconds(c.At), strings.TrimSuffix(string(c.Cause)+": "+clip(c.Err, maxText), ": ")}
 }
 
 // seconds is a time in a row.

@@ -93,9 +93,10 @@ func (p *Page) serveFleet(w http.ResponseWriter, r *http.Request) {
 // A message is one line of the stream. Rows replace those of the same ID.
 type message struct {
 	decision
-	Time    int64      `json:"time"`  // in milliseconds since 1970
-	Reset   bool       `json:"reset"` // forget all rows before
-	Nodes   int        `json:"nodes"` // how many there are
+	Time    int64      `json:"time"`              // in milliseconds since 1970
+	Reset   bool       `json:"reset"`             // forget all rows before
+	Started int64      `json:"started,omitempty"` // when this server was, with Reset; in seconds
+	Nodes   int        `json:"nodes"`             // how many there are
 	Audited bool       `json:"audited"`
 	Rows    []shownRow `json:"rows,omitempty"`
 	Gone    []uint64   `json:"gone,omitempty"`  // IDs
@@ -125,6 +126,9 @@ type viewer struct {
 
 // write writes what is new.
 func (v *viewer) write() error {
+	if !v.page.synced() { // nodes that are not there yet would look deleted
+		return nil
+	}
 	m := v.news()
 	if v.started && !m.Reset && m.decision == v.decision && m.Live == nil && len(m.Rows)+len(m.Gone)+len(m.Audit) == 0 && time.Since(v.wrote) < quiet {
 		return nil
@@ -139,7 +143,7 @@ func (v *viewer) write() error {
 		if rows = rows[len(m.Rows):]; len(rows) == 0 {
 			return nil
 		}
-		m.Reset, m.Gone, m.Live, m.Audit = false, nil, nil, nil
+		m.Reset, m.Started, m.Gone, m.Live, m.Audit = false, 0, nil, nil, nil
 	}
 }
 
@@ -167,7 +171,7 @@ func (v *viewer) news() *message {
 	m.Nodes, m.decision = len(p.rows), p.decider
 	m.Reset = !v.started || v.version < p.floor
 	if m.Reset {
-		v.sampled = p.sampled
+		v.sampled, m.Started = p.sampled, seconds(p.cfg.Started)
 	}
 	m.Rows = p.rowsLocked(v.version, m.Reset)
 	if !m.Reset && v.version < p.version {

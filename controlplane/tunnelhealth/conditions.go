@@ -52,7 +52,16 @@ func reasonOf(c *evidence.Change) string {
 
 // atServer begins, in the message of TunnelConnected, the name of the server that wrote it,
 // where there are several.
-const atServer = ", at server "
+// Others that have a session as well follow.
+const atServer, alsoAt = ", at server ", ", also at "
+
+// ServerOf is the server that wrote a TunnelConnected with that message, and whether it is the only
+// one with a session of the node. It is empty where a server writes that has no others.
+func ServerOf(message string) (id string, only bool) {
+	_, rest, _ := strings.Cut(message, atServer)
+	id, _, _ = strings.Cut(rest, ",")
+	return id, !strings.Contains(rest, alsoAt)
+}
 
 // connected says how a node's session stands. rtt is the round trip to show; zero
 // is none. The heartbeat of a node that has no connection is its last word, by which
@@ -66,7 +75,7 @@ func connected(s *evidence.Session, rtt time.Duration) []corev1.NodeCondition {
 		c.Message = fmt.Sprintf("session %d over %s from %s, attached since %s", s.Session, s.Transport, s.Addr, clock(s.At))
 		c.LastHeartbeatTime = metav1.NewTime(s.At)
 		if s.Server != "" {
-			c.Message += atServer + strings.Join(append([]string{s.Server}, s.Also...), ", also at ")
+			c.Message += atServer + strings.Join(append([]string{s.Server}, s.Also...), alsoAt)
 		}
 		if rtt > 0 {
 			c.Message += fmt.Sprintf(", round trip about %v", rtt)
@@ -114,8 +123,7 @@ func yields(node *corev1.Node, s *evidence.Session) bool {
 	if has.Status != corev1.ConditionTrue {
 		return !attached && !s.Heard.Truncate(time.Second).After(has.LastHeartbeatTime.Time)
 	}
-	_, server, _ := strings.Cut(has.Message, atServer)
-	server, _, _ = strings.Cut(server, ",")
+	server, _ := ServerOf(has.Message)
 	newer := attached && s.At.Truncate(time.Second).After(has.LastHeartbeatTime.Time)
 	return slices.Contains(s.Unheard, server) && !newer
 }

@@ -43,3 +43,12 @@ func TestFirstWrite(t *testing.T) {
 		})
 	}
 }
+
+func TestServerOf(t *testing.T) {
+	for server, also := range map[string][]string{"": nil, "a": nil, "b": {"a", "c"}} {
+		c := connected(&evidence.Session{Change: evidence.Change{State: evidence.Attached}, Server: server, Also: also}, time.Millisecond)[0]
+		if id, only := ServerOf(c.Message); id != server || only != (also == nil) {
+			t.Errorf("%q is of %q, only %v", c.Message, id, only)
+		}
+	}
+}

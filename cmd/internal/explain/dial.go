@@ -11,6 +11,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/hawser-project/hawser/cmd/internal/setup"
@@ -95,6 +96,13 @@ func dialLayer(code string) Layer {
 		}
 	}
 	return DialTunnel
+}
+
+// NoSession reports whether err, that of a request through the API server's proxy, says that the node
+// has no session that works. cause is as in Judge.
+func NoSession(err error, cause metav1.CauseType) bool {
+	c, ok := apierrors.StatusCause(err, cause)
+	return ok && dialLayer(c.Message) == DialSession
 }
 
 // Fail makes a verdict.

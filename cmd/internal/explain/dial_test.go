@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/hawser-project/hawser/tunnel"
@@ -35,6 +36,10 @@ func TestDialLayers(t *testing.T) {
 		d.Judge(503, statusOf(t, proxyError+"dial n:80: so", metav1.StatusCause{Type: dialCause, Message: code.String()}), dialCause)
 		if d.Verdict.Layer != want || d.Verdict.Text != "dial n:80: so" {
 			t.Errorf("%v: %+v, want %s", code, d.Verdict, want)
+		}
+		err := &apierrors.StatusError{ErrStatus: metav1.Status{Details: &metav1.StatusDetails{Causes: []metav1.StatusCause{{Type: dialCause, Message: code.String()}}}}}
+		if NoSession(err, dialCause) != (want == DialSession) || NoSession(err, "another") {
+			t.Errorf("%v: it says that there is no session: %v", code, NoSession(err, dialCause))
 		}
 	}
 }

@@ -51,16 +51,30 @@ type Objects struct {
 	Grace time.Duration
 	Node  *corev1.Node          // nil if there is none
 	Lease *coordinationv1.Lease // nil if there is none
-	// Identity says who holds the node's name, empty if that is not known, and Revoked
-	// that nobody is admitted under it.
-	Identity string
-	Revoked  bool
+	// Identity says who holds the node's name, empty if that is not known. Held is that a key
+	// does, so that its machine is admitted, and Vouched that another cluster decides who is.
+	Identity      string
+	Held, Vouched bool
+	// Revoked says since when, by whom and why nobody is admitted under the name; empty if that
+	// is not so. Until Allowed another machine is.
+	Revoked string
+	Allowed time.Time
 	// Events about the node, and Pods bound to it, in any order.
 	Events []corev1.Event
 	Pods   []corev1.Pod
+	// Away is set if no session of the node is known, whatever its conditions say.
+	Away *Away
 	// Heard says whether a heartbeat arrived while somebody watched for one, which is certain;
 	// nil if nobody did. See Doubtful.
 	Heard *bool
+}
+
+// An Away is what is known of a node whose conditions are of before.
+type Away struct {
+	// Started is when the server was that tells of the node; zero if that server is gone.
+	Started time.Time
+	// Certain is that no server has a session. Otherwise none has told of one since.
+	Certain bool
 }
 
 // A Report is the answer. Times are the server's, but those of heartbeats, which are the node's;
@@ -174,6 +188,7 @@ func Explain(o Objects) *Report {
 		r.Autonomy = setup.Printable(n.Annotations["node.hawser.dev/autonomy-duration"])
 		r.Cordoned = n.Spec.Unschedulable
 		r.Ready, r.Tunnel, r.DataPath = pick(n, corev1.NodeReady), pick(n, tunnelConnected), pick(n, dataPathReady)
+		r.distrust(o.Away)
 		for _, t := range n.Spec.Taints {
 			out := Taint{Key: setup.Printable(t.Key), Value: setup.Printable(t.Value), Effect: corev1.TaintEffect(setup.Printable(string(t.Effect)))}
 			if t.TimeAdded != nil {
@@ -348,11 +363,13 @@ func frozenSince(r *Report, e EventLine, before []EventLine) time.Time {
 	return since
 }
 
-// cause is the end of a condition's message, which says why; what comes before it
-// says since when.
+// cause is why a session ended, by the message of its condition. What comes before it says since
+// when, and when something was last heard.
 func cause(message string) string {
-	if i := strings.LastIndex(message, "; "); i >= 0 {
-		return message[i+2:]
+	for _, before := range []string{"", "last heard at "} {
+		if _, rest, ok := strings.Cut(message, "; "); ok && strings.HasPrefix(message, before) {
+			message = rest
+		}
 	}
 	return message
 }
@@ -360,10 +377,11 @@ func cause(message string) string {
 // lastError is what the layers say of themselves, the lowest first, or else the
 // latest warning.
 func lastError(r *Report) *LastError {
-	for _, c := range []*Condition{r.Tunnel, r.DataPath} {
-		if c != nil && c.Status == corev1.ConditionFalse {
-			return &LastError{Text: c.Reason + ": " + cause(c.Message), Since: c.Since}
-		}
+	if c := r.Tunnel; c != nil && c.Status == corev1.ConditionFalse {
+		return &LastError{Text: c.Reason + ": " + cause(c.Message), Since: c.Since}
+	}
+	if c := r.DataPath; c != nil && c.Status == corev1.ConditionFalse {
+		return &LastError{Text: c.Reason + ": " + c.Message, Since: c.Since}
 	}
 	if r.Ready != nil && r.Ready.Status == corev1.ConditionFalse {
 		return &LastError{Text: r.Ready.Reason + ": " + r.Ready.Message, Since: r.Ready.Since}

@@ -136,6 +136,15 @@ func TestFaults(t *testing.T) {
 		{"cordoned", func(s *scene) { s.o.Node.Spec.Unschedulable = true }, Healthy, []string{"takes no new pods", "cordoned"}},
 		{"never joined", func(s *scene) { s.o.Node, s.o.Lease = nil, nil }, NeverJoined, []string{"hawser token create", "nothing, until it joins"}},
 		{"node deleted under its agent", func(s *scene) { s.o.Node = nil; s.pod("web", 300) }, Deleted, []string{"its lease is and 1 pods are left", "garbage collector deletes what is left on it: ns/web"}},
+		{"node deleted, and its agent is still admitted", func(s *scene) {
+			s.o.Node, s.o.Lease, s.o.Vouched = nil, nil, true
+		}, NeverJoined, []string{"restart its agent, or the kubelet, to register it anew, without a token", "hawser token create"}},
+		{"node deleted, its lease is left, and its agent is still admitted", func(s *scene) {
+			s.o.Node, s.o.Vouched = nil, true
+		}, Deleted, []string{"its lease is left: an agent that still runs there is admitted as before; restart it"}},
+		{"an agent whose kubelet does not come", func(s *scene) {
+			s.o.Node, s.o.Lease, s.o.Held = nil, nil, true
+		}, NotRegistered, []string{"its agent has joined; start the kubelet, or restart the agent", "nothing, until a kubelet registers it"}},
 		{"made by hand, no agent", func(s *scene) {
 			s.o.Lease, s.o.Node.Status.Conditions = nil, nil
 		}, NeverReported, []string{"no agent has ever reported", "none ever", "stays not-ready"}},
@@ -147,6 +156,24 @@ func TestFaults(t *testing.T) {
 		{"agent killed, session parked, heartbeats still fresh", func(s *scene) { s.noTunnel("ParkedConnectionClosed") }, AgentGone, []string{"waits for another connection", "heartbeats are fresh all the same"}},
 		{"agent stopped", func(s *scene) { s.lost(); s.noTunnel("AgentStopped") }, AgentStopped, []string{"said goodbye"}},
 		{"agent revoked", func(s *scene) { s.lost(); s.noTunnel("AgentRefused") }, AgentRefused, []string{"turned it away"}},
+		{"agent refused", func(s *scene) {
+			s.noTunnel("AgentRefused")
+			s.tunnel("False", "AgentRefused", "no session since 2026-11-22T14:01:11Z; last heard at 2026-11-22T14:01:00Z; the name is another's; ask for it", time.Minute)
+		}, AgentRefused, []string{"turned it away: the name is another's; ask for it", "AgentRefused: the name is another's; ask for it; since"}},
+		{"revoked", func(s *scene) {
+			s.noTunnel("AgentRefused")
+			s.o.Revoked = "revoked at 2026-11-22T14:01:00Z by ann: stolen"
+		}, Revoked, []string{"is revoked at 2026-11-22T14:01:00Z by ann: stolen; it is not admitted before", `"hawser node allow node-1"`}},
+		{"server started again", func(s *scene) {
+			s.lease(25 * time.Second)
+			s.o.Away = &Away{Started: now.Add(-20 * time.Second), Certain: true}
+		}, ServerRestart, []string{
+			"agent not back: the server was started at 2026-11-22T14:04:48Z, and no server has a session of the node;", "heartbeats are fresh all the same",
+			"Tunnel       Unknown (NotBack) since 2026-11-22T14:04:48Z (20s ago)", "before that: session 3", "Kubelet API  Unknown (NotBack)",
+		}},
+		{"server started again, and nobody who knows is asked", func(s *scene) { s.o.Away = &Away{Started: now} }, ServerRestart, []string{"and nothing has been told of a session of the node since"}},
+		{"its server is gone", func(s *scene) { s.o.Away = &Away{} }, ServerRestart, []string{"its server is gone, and", "(NotBack) since an unknown time"}},
+		{"away, and known to be", func(s *scene) { s.noTunnel("LinkSilent"); s.o.Away = &Away{} }, Link, []string{"link silent"}},
 		{"node cut off", func(s *scene) { s.lost(); s.noTunnel("LinkSilent") }, Link, []string{"link silent", "as soon as the eviction rate of its zone allows"}},
 		{"node cut off a moment ago", func(s *scene) { s.lease(25 * time.Second); s.noTunnel("ParkedLinkSilent") }, Link, []string{
 			"2026-11-22T14:05:23Z (in 15s): the node turns Unknown unless a heartbeat arrives",
@@ -373,5 +400,19 @@ func TestNodesWriteNoLines(t *testing.T) {
 		if strings.ContainsAny(b.String(), "\x1b\r\u009b") || strings.Contains(b.String(), "\n  broken: nothing") {
 			t.Errorf("%q", b.String())
 		}
+	}
+}
+
+// TestRevokedAndAllowed: who has allowed the name is not told to do so.
+func TestRevokedAndAllowed(t *testing.T) {
+	s := healthy()
+	s.o.Revoked = "revoked at 2026-11-22T14:01:00Z"
+	s.o.Allowed = now.Add(time.Minute)
+	if v := Explain(s.o).Verdict; v.Layer != Revoked || strings.Contains(v.Text, "node allow") || !strings.Contains(v.Text, "until 2026-11-22T14:06:08Z, with a join token") {
+		t.Errorf("allowed: %+v", v)
+	}
+	s.o.Allowed = now
+	if v := Explain(s.o).Verdict; !strings.Contains(v.Text, "node allow") {
+		t.Errorf("no longer allowed: %+v", v)
 	}
 }

@@ -90,6 +90,26 @@ More about one: hawser explain node NAME
 	}
 }
 
+// TestFleetAfterARestart: nodes that are not back are not well, however fresh their conditions look.
+func TestFleetAfterARestart(t *testing.T) {
+	f := Fleet{Time: now}
+	f.Add(at("a", "", "", func(s *scene) { s.o.Away = &Away{Started: now.Add(-20 * time.Second), Certain: true} }))
+	f.Add(at("b", "", "", func(s *scene) { s.o.Revoked = "revoked at T by ann: stolen"; s.noTunnel("AgentRefused") }))
+	f.Sort()
+	var page bytes.Buffer
+	if err := f.WriteText(&page); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"1 node, 0 not Ready, the first since 2026-11-22T14:04:48Z (20s ago): a\n  broken: server-restart: agent not back: the server was started",
+		": b\n  broken: revoked: the node's identity is revoked at T by ann: stolen;",
+	} {
+		if !strings.Contains(page.String(), want) {
+			t.Errorf("lacks %q:\n%s", want, page.String())
+		}
+	}
+}
+
 // TestFleetIsOnePage: however much is broken.
 func TestFleetIsOnePage(t *testing.T) {
 	f := Fleet{Time: now}

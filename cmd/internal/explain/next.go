@@ -53,6 +53,9 @@ func next(o *Objects, r *Report) []Step {
 		if len(o.Pods) > 0 {
 			return []Step{{Text: fmt.Sprintf("the pod garbage collector deletes what is left on it: %s", names(r.Pods))}}
 		}
+		if o.Held {
+			return []Step{{Text: "nothing, until a kubelet registers it"}}
+		}
 		return []Step{{Text: "nothing, until it joins"}}
 	}
 	var steps []Step

@@ -17,6 +17,7 @@ type Layer string
 const (
 	Healthy        Layer = "none"
 	NeverJoined    Layer = "never-joined"    // there is no such node
+	NotRegistered  Layer = "not-registered"  // the agent has joined, and there is no such node
 	NeverReported  Layer = "never-reported"  // a Node that no agent has ever spoken for
 	Deleted        Layer = "deleted"         // the Node is gone, and something of it is left
 	ServerNetwork  Layer = "server-network"  // the server reaches nobody
@@ -38,21 +39,16 @@ const (
 // judge names the broken layer.
 func judge(o *Objects, r *Report) Verdict {
 	switch {
-	case o.Node == nil && (o.Lease != nil || len(o.Pods) > 0):
-		return verdict(Deleted, "the Node object is gone; its %s left: an agent that still runs there is not admitted, and has to join anew with a join token", leftovers(o))
+	case o.Revoked != "":
+		return revoked(o)
 	case o.Node == nil:
-		return verdict(NeverJoined, "there is no node of this name: it never joined, or was deleted; "+
-			"make a command to join it with: hawser token create --print-join-command")
-	}
-	if o.Revoked {
-		return verdict(Revoked, "the node's identity is revoked: it is not admitted before a machine joins anew under its name, "+
-			"which \"hawser node allow %s\" and a join token let it", o.Name)
+		return absent(o)
 	}
 	if v, ok := excused(r); ok {
 		return v
 	}
 	if r.Tunnel != nil && r.Tunnel.Status != corev1.ConditionTrue {
-		return tunnelGone(r)
+		return tunnelGone(o, r)
 	}
 	switch {
 	case r.Ready == nil && r.Heartbeat.Latest.IsZero(), r.Ready != nil && r.Ready.Reason == "NodeStatusNeverUpdated":
@@ -75,6 +71,36 @@ func judge(o *Objects, r *Report) Verdict {
 	default:
 		return verdict(Healthy, "nothing is broken%s%s", flaps(o), behind(r))
 	}
+}
+
+// absent is the verdict where there is no Node. Beside another cluster that decides who is a node,
+// and the hub goes on admitting what it has admitted.
+func absent(o *Objects) Verdict {
+	left := leftovers(o)
+	switch {
+	case o.Held:
+		return verdict(NotRegistered, "no kubelet has registered the node: its agent has joined; start the kubelet, or restart the agent")
+	case o.Vouched && left != "":
+		return verdict(Deleted, "the Node object is gone; its %s left: an agent that still runs there is admitted as before; restart it, or the kubelet, to register the node anew", left)
+	case left != "":
+		return verdict(Deleted, "the Node object is gone; its %s left: an agent that still runs there is not admitted, and has to join anew with a join token", left)
+	case o.Vouched:
+		return verdict(NeverJoined, "there is no node of this name: if it was deleted, restart its agent, or the kubelet, to register it anew, without a token; "+
+			"if it never joined, make a command to join it with: hawser token create --print-join-command")
+	default:
+		return verdict(NeverJoined, "there is no node of this name: it never joined, or was deleted; "+
+			"make a command to join it with: hawser token create --print-join-command")
+	}
+}
+
+// revoked is the verdict on a node that an administrator has turned out.
+func revoked(o *Objects) Verdict {
+	if o.Now.Before(o.Allowed) {
+		return verdict(Revoked, "the node's identity is %s; another machine may join under its name until %s, with a join token: "+
+			"hawser token create --print-join-command", o.Revoked, stamp(o.Allowed))
+	}
+	return verdict(Revoked, "the node's identity is %s; it is not admitted before a machine joins anew under its name, "+
+		"which \"hawser node allow %s\" and a join token let it", o.Revoked, o.Name)
 }
 
 const (
@@ -155,7 +181,7 @@ func excused(r *Report) (Verdict, bool) {
 }
 
 // tunnelGone is the verdict on a node whose session has no connection.
-func tunnelGone(r *Report) Verdict {
+func tunnelGone(o *Objects, r *Report) Verdict {
 	reason, parked := strings.CutPrefix(r.Tunnel.Reason, "Parked")
 	note := ""
 	if parked {
@@ -170,11 +196,13 @@ func tunnelGone(r *Report) Verdict {
 	case "ConnectionClosed":
 		return verdict(AgentGone, "agent process gone: its host closed the connection, and nothing has come back%s", note)
 	case "AgentRefused":
-		return verdict(AgentRefused, "agent refused: the server turned it away%s", note)
+		return verdict(AgentRefused, "agent refused: the server turned it away: %s%s", cause(r.Tunnel.Message), note)
 	case "LinkSilent":
 		return verdict(Link, "link silent: nothing comes from the node, which may be off or cut off%s", note)
 	case "NotConnected":
 		return verdict(ServerRestart, "agent not back: it has not connected since the server was started%s", note)
+	case notBack:
+		return verdict(ServerRestart, "agent not back: %s%s", o.Away.text(), note)
 	default:
 		return verdict(Tunnel, "tunnel failed%s", note)
 	}

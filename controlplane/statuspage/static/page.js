@@ -3,71 +3,14 @@
 // Text from the stream is only ever made textContent. Of the table there are as many
 // rows as fit on the screen, and some more.
 
+import { ago, clock, count, digits, evictions, fate, said, samples, state, trip, tripOf, verdict, well } from "./texts.js";
+
 const byId = (id) => document.getElementById(id);
 const maxSites = 24; // site cards that are shown, the worst
 const maxLines = 200; // lines of the audit log
-const samples = 30; // round trips of a node
 const overscan = 8; // rows above and below those on the screen
 const silence = 45_000; // after which the stream counts as lost
 const loadingPause = 300; // milliseconds between two drawings while rows come
-
-const state = {
-  rows: new Map(), // by ID
-  coming: new Map(), // the rows of this connection, which become those above once all are there
-  loading: false, // they are not
-  order: [], // rows that pass the filter, sorted
-  lines: [],
-  site: null, // the one that is chosen
-  sort: { key: "worst", up: true },
-  decides: false, // freezes are known
-  decider: "", // the other server that decides about evictions
-  decided: 0, // when it said so
-  skew: 0, // of the server's clock, in milliseconds
-  stale: true, // order is not what it should be
-  told: false, // the server has said something
-};
-
-// Texts.
-
-const now = () => (Date.now() + state.skew) / 1000;
-
-function ago(at) {
-  const s = Math.max(0, now() - at);
-  for (const [size, unit] of [[86400, "d"], [3600, "h"], [60, "min"]]) {
-    if (s >= size) return `${Math.floor(s / size)} ${unit} ago`;
-  }
-  return `${Math.floor(s)} s ago`;
-}
-
-// Made once: toLocaleString makes one each time.
-const clocks = new Intl.DateTimeFormat(undefined, { dateStyle: "short", timeStyle: "medium" });
-const hours = new Intl.DateTimeFormat(undefined, { timeStyle: "short" });
-const numbers = new Intl.NumberFormat();
-const clock = (at) => clocks.format(at * 1000);
-const hour = (at) => hours.format(at * 1000);
-const digits = (n) => numbers.format(n);
-const count = (n, what) => `${digits(n)} ${what}${n === 1 ? "" : "s"}`;
-
-function trip(us) {
-  if (!us) return "";
-  if (us < 10_000) return `${(us / 1000).toFixed(1)} ms`;
-  if (us < 1_000_000) return `${Math.round(us / 1000)} ms`;
-  return `${(us / 1_000_000).toFixed(1)} s`;
-}
-
-const signs = { True: "✓", False: "✕", Unknown: "?" };
-const verdict = (h) => (h ? `${signs[h.is]} ${h.is}` : "–");
-const well = (r) => [r.ready, r.tunnel, r.path].every((h) => !h || h.is === "True");
-
-function evictions(r) {
-  if (r.evicting) return `under way, ${ago(r.evicting)}`;
-  if (r.frozen) {
-    const by = state.decider ? ` (${state.decider}, ${ago(state.decided)})` : "";
-    return `frozen${r.frozen.until ? ` until ${hour(r.frozen.until)}` : ""}: ${r.frozen.reason}${by}`;
-  }
-  if (r.ready.is === "Unknown" && !state.decides) return "not known at this server";
-  return "";
-}
 
 // Sorting: what each column is compared by, the smallest first.
 
@@ -88,7 +31,7 @@ const keys = {
 
 // textOf is what the filter looks in, made when it is first used.
 function textOf(r) {
-  r.text ??= [r.node, r.site, r.ready.why, r.tunnel?.why, r.path?.why, r.frozen?.reason].join(" ").toLowerCase();
+  r.text ??= [r.node, r.site, r.ready.why, r.tunnel?.why, r.path?.why, r.cut?.why, r.frozen?.reason].join(" ").toLowerCase();
   return r.text;
 }
 
@@ -281,12 +224,12 @@ function showDetails(r) {
 
 function fillDetails() {
   const r = [...state.rows.values()].find((one) => one.node === chosen);
-  if (!r) return;
-  put(byId("details-title"), r.node);
-  const said = (h) => (h ? `${verdict(h)}${h.since ? `, since ${clock(h.since)}` : ""}${h.why ? `. ${h.why}` : ""}` : "this node never had a tunnel");
+  byId("gone").hidden = Boolean(r);
+  put(byId("details-title"), chosen);
+  if (!r) return; // the facts stay
   const facts = [
     ["Site", r.site ?? "none"], ["Ready", said(r.ready)], ["Tunnel", said(r.tunnel)], ["Data path", said(r.path)],
-    ["Round trip", trip(r.rtts[samples - 1]) || "no session"], ["Streams", r.streams < 0 ? "–" : String(r.streams)],
+    ["Round trip", tripOf(r)], ["Streams", r.streams < 0 ? "–" : String(r.streams)],
     ["Last cut", r.cut ? `${clock(r.cut.at)}: ${r.cut.why}` : "none that this server knows"],
     ["Scheduling", r.cordoned ? "cordoned" : "allowed"],
     ["Evictions", (evictions(r) || "none") + (r.frozen?.message ? `. ${r.frozen.message}` : "")],
@@ -350,6 +293,8 @@ function painted() {
 function apply(m) {
   state.told = true;
   state.skew = m.time - Date.now();
+  state.heard = m.time / 1000;
+  state.started = m.started ?? state.started;
   if (m.reset) state.coming = new Map();
   const rows = state.coming;
   for (const id of m.gone ?? []) rows.delete(id);
@@ -357,6 +302,7 @@ function apply(m) {
     const before = rows.get(r.id);
     const known = r.rtts ?? before?.rtts ?? [];
     r.rtts = known.length === samples ? known : [...new Array(samples - known.length).fill(0), ...known];
+    fate(r);
     rows.set(r.id, r);
   }
   // Rows of a connection before stay until then, and so does the place in the table.
@@ -450,17 +396,15 @@ const refusals = {
 
 async function follow() {
   let wait = 1;
-  let lost = null; // since when
   const connected = () => {
     wait = 1;
-    lost = null;
   };
   for (;;) {
     try {
       await read(connected); // which ends by itself after some minutes
     } catch (err) {
-      lost ??= new Date();
-      say(`Not connected since ${lost.toLocaleTimeString()}: ${err.message}. What is shown may be old.`, true);
+      const last = state.heard ? ` since ${clock(state.heard)}, when the server was last heard` : "";
+      say(`Not connected${last}: ${err.message}. What is shown may be old.`, true);
     }
     await new Promise((done) => setTimeout(done, wait * 1000));
     wait = Math.min(2 * wait, 30);
