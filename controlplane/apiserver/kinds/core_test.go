@@ -332,8 +332,33 @@ func TestLeases(t *testing.T) {
 		{"no time", func(l lease) { l.Spec.LeaseDurationSeconds = ptr[int32](0) }, bad("spec.leaseDurationSeconds: Invalid value: 0: must be greater than 0")},
 		{"transitions", func(l lease) { l.Spec.LeaseTransitions = ptr[int32](-1) }, bad("spec.leaseTransitions: Invalid value: -1: must be greater than or equal to 0")},
 		{"preferred", func(l lease) { l.Spec.PreferredHolder = ptr("m") }, bad("spec.preferredHolder: Forbidden")},
+		{"preferred with an empty strategy", func(l lease) {
+			l.Spec.PreferredHolder, l.Spec.Strategy = ptr("m"), ptr(coordinationv1.CoordinatedLeaseStrategy(""))
+		}, bad("spec.preferredHolder: Forbidden", "spec.strategy: Invalid value", "spec.strategy: Invalid value")},
 		{"strategy", func(l lease) { l.Spec.Strategy = ptr(coordinationv1.CoordinatedLeaseStrategy("a b")) }, bad("spec.strategy: Invalid value")},
 	})
+}
+
+// TestElectedLeases: what a lease says of who is to be elected is not kept, unless it was stored.
+func TestElectedLeases(t *testing.T) {
+	t.Parallel()
+	k := leases()
+	l := &coordinationv1.Lease{Spec: coordinationv1.LeaseSpec{PreferredHolder: ptr("m"), Strategy: ptr(coordinationv1.OldestEmulationVersion)}}
+	stored, first := l.DeepCopy(), l.DeepCopy()
+	k.onCreate(t.Context(), first)
+	if first.Spec.PreferredHolder != nil || first.Spec.Strategy != nil {
+		t.Errorf("made: %+v", first.Spec)
+	}
+	second := l.DeepCopy()
+	k.onUpdate(t.Context(), second, first)
+	if second.Spec.PreferredHolder != nil || second.Spec.Strategy != nil {
+		t.Errorf("updated: %+v", second.Spec)
+	}
+	third := l.DeepCopy()
+	k.onUpdate(t.Context(), third, stored)
+	if third.Spec.PreferredHolder == nil || third.Spec.Strategy == nil {
+		t.Errorf("updated as it was stored: %+v", third.Spec)
+	}
 }
 
 func TestLimitsAndQuotas(t *testing.T) {
