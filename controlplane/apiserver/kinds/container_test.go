@@ -198,10 +198,7 @@ func TestProbes(t *testing.T) {
 		{"hook oversleeps", func(p pod) {
 			web(p).Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: 31}}}
 		}, bad("spec.containers[0].lifecycle.preStop.sleep: Invalid value: 31: must be non-negative and less than terminationGracePeriodSeconds (30)")},
-		{
-			"stop signal of no system", func(p pod) { web(p).Lifecycle = &corev1.Lifecycle{StopSignal: ptr(corev1.SIGUSR1)} },
-			bad("spec.containers[0].lifecycle.stopSignal: Forbidden: may only be set for containers with spec.os.name"),
-		},
+		{"stop signal of no system", func(p pod) { web(p).Lifecycle = &corev1.Lifecycle{StopSignal: ptr(corev1.SIGUSR1)} }, nil},
 		{"stop signal", stops(corev1.Linux, corev1.SIGUSR1), nil},
 		{"stop signal of real time", stops(corev1.Linux, "SIGRTMIN+15"), nil},
 		{"last stop signal", stops(corev1.Linux, corev1.SIGRTMAX), nil},

@@ -69,7 +69,7 @@ func TestValidatePod(t *testing.T) {
 		{"service account", func(p pod) { p.Spec.ServiceAccountName = "a_b" }, bad(`spec.serviceAccountName: Invalid value: "a_b"`)},
 		{"priority class", func(p pod) { p.Spec.PriorityClassName = "a b" }, bad(`spec.priorityClassName: Invalid value`)},
 		{"runtime class", func(p pod) { p.Spec.RuntimeClassName = ptr("-x") }, bad(`spec.runtimeClassName: Invalid value`)},
-		{"pull secret", func(p pod) { p.Spec.ImagePullSecrets = []corev1.LocalObjectReference{{}} }, bad("spec.imagePullSecrets[0].name: Required value")},
+		{"pull secret", func(p pod) { p.Spec.ImagePullSecrets = []corev1.LocalObjectReference{{}} }, nil},
 		{"preemption policy", func(p pod) { p.Spec.PreemptionPolicy = ptr(corev1.PreemptionPolicy("x")) }, bad("spec.preemptionPolicy: Unsupported value")},
 		{"overhead", func(p pod) { p.Spec.Overhead = list("cpu", "-1") }, bad(`spec.overhead[cpu]: Invalid value: "-1": must be greater than or equal to 0`)},
 		{"overhead name", func(p pod) { p.Spec.Overhead = list("pods", "1") }, bad("spec.overhead[pods]: Invalid value")},

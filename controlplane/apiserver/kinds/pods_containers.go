@@ -279,13 +279,12 @@ func restartRules(ctr *corev1.Container, p *field.Path) field.ErrorList {
 var signalNames = regexp.MustCompile(`^SIG(ABRT|ALRM|BUS|CHLD|CLD|CONT|FPE|HUP|ILL|INT|IO|IOT|KILL|PIPE|POLL|PROF|PWR|QUIT|SEGV|STKFLT|STOP|SYS|` +
 	`TERM|TRAP|TSTP|TTIN|TTOU|URG|USR1|USR2|VTALRM|WINCH|XCPU|XFSZ|RTMIN(\+([1-9]|1[0-5]))?|RTMAX(-([1-9]|1[0-4]))?)$`)
 
-// stopSignal wants the name of a signal that there is on the pod's operating system.
+// stopSignal wants the name of a signal that there is on the pod's operating system. A pod that
+// names none may have any: Kubernetes, where this is alpha, takes it.
 func stopSignal(s *corev1.Signal, os *corev1.PodOS, p *field.Path) field.ErrorList {
 	switch {
-	case s == nil:
+	case s == nil || os == nil || os.Name == "":
 		return nil
-	case os == nil || os.Name == "":
-		return beyondBound(field.Forbidden(p, "may only be set for containers with spec.os.name"), *s, len(*s))
 	case os.Name == corev1.Windows:
 		return oneOf(*s, p, corev1.SIGKILL, corev1.SIGTERM)
 	case !signalNames.MatchString(string(*s)):

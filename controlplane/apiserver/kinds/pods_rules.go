@@ -150,7 +150,7 @@ func podNetwork(s *corev1.PodSpec, p *field.Path) field.ErrorList {
 	return errs
 }
 
-// podReferences checks the names of other objects.
+// podReferences checks the names of other objects, but not those of imagePullSecrets, which may be empty.
 func podReferences(s *corev1.PodSpec, p *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	for _, r := range []struct{ field, name string }{
@@ -161,9 +161,6 @@ func podReferences(s *corev1.PodSpec, p *field.Path) field.ErrorList {
 		if r.name != "" {
 			errs = append(errs, dnsSubdomain(r.name, p.Child(r.field))...)
 		}
-	}
-	for i := range s.ImagePullSecrets {
-		errs = append(errs, localReference(&s.ImagePullSecrets[i], p.Child("imagePullSecrets").Index(i))...)
 	}
 	for _, name := range sortedNames(s.Overhead) {
 		at := p.Child("overhead").Key(string(name))
