@@ -8,7 +8,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
 )
 
 const (
@@ -342,27 +341,6 @@ func TestJobs(t *testing.T) {
 	mutateUpdate(t, with(0, "True"), validateJobUpdate, []mutation[job]{{"placement once it rests", place, nil}})
 	mutateUpdate(t, with(0, "False"), validateJobUpdate, []mutation[job]{{"placement before it rests", place, bad("spec.template: Invalid value")}})
 	mutateUpdate(t, with(1, "True"), validateJobUpdate, []mutation[job]{{"placement while pods run", place, bad("spec.template: Invalid value")}})
-	completed := func() job {
-		o := fresh()
-		o.Status.Conditions = []batchv1.JobCondition{{Type: batchv1.JobComplete, Status: "True"}}
-		return o
-	}
-	mutateUpdate(t, completed, validateJobStatusUpdate, []mutation[job]{
-		{"negative", func(o job) { o.Status.Active, o.Status.Ready = -1, ptr[int32](-1) }, bad("status.active: Invalid value", "status.ready: Invalid value")},
-		{"counted twice", func(o job) {
-			o.Status.UncountedTerminatedPods = &batchv1.UncountedTerminatedPods{Succeeded: []types.UID{"a", ""}, Failed: []types.UID{"b", "a"}}
-		}, bad(`status.uncountedTerminatedPods.failed[1]: Duplicate value: "a"`, `status.uncountedTerminatedPods.succeeded[1]: Invalid value: "": must not be empty`)},
-		{"counted once", func(o job) {
-			o.Status.UncountedTerminatedPods = &batchv1.UncountedTerminatedPods{Succeeded: []types.UID{"a"}, Failed: []types.UID{"b"}}
-		}, nil},
-		{"not complete after all", func(o job) { o.Status.Conditions = nil }, bad("status.conditions: Invalid value: cannot disable the terminal condition Complete=True")},
-		{
-			"both ends", func(o job) {
-				o.Status.Conditions = append(o.Status.Conditions, batchv1.JobCondition{Type: batchv1.JobFailed, Status: "True"})
-			},
-			bad("status.conditions: Invalid value: cannot set Complete=True and Failed=True conditions"),
-		},
-	})
 }
 
 func TestCronJobs(t *testing.T) {
