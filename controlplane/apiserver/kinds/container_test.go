@@ -243,6 +243,12 @@ func TestResources(t *testing.T) {
 		{"huge pages", resources(list("hugepages-2Mi", "2Mi", "cpu", "1"), list("hugepages-2Mi", "2Mi")), nil},
 		{"huge pages alone", resources(list("hugepages-2Mi", "2Mi"), list("hugepages-2Mi", "2Mi")), bad(at + ": Forbidden: HugePages require cpu or memory")},
 		{
+			"huge pages and a half", resources(list("hugepages-2Mi", "3Mi", "cpu", "1"), list("hugepages-2Mi", "3Mi")),
+			bad(at+`.limits[hugepages-2Mi]: Invalid value: "3Mi": 3Mi is not positive integer multiple of hugepages-2Mi`,
+				at+`.requests[hugepages-2Mi]: Invalid value: "3Mi": 3Mi is not positive integer multiple of hugepages-2Mi`),
+		},
+		{"huge pages of no size", resources(list("hugepages-x", "2Mi", "cpu", "1"), nil), bad(at + `.limits[hugepages-x]: Invalid value: "2Mi"`)},
+		{
 			"huge pages overcommitted", resources(list("hugepages-2Mi", "4Mi", "cpu", "1"), list("hugepages-2Mi", "2Mi")),
 			bad(at + `.requests: Invalid value: "2Mi": must be equal to hugepages-2Mi limit of 4Mi`),
 		},
@@ -289,6 +295,12 @@ func TestEnvironment(t *testing.T) {
 			"secret key", from(corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{LocalObjectReference: corev1.LocalObjectReference{Name: "s"}, Key: "a/b"}}),
 			bad(at + `.valueFrom.secretKeyRef.key: Invalid value: "a/b"`),
 		},
+		{"file key of no volume", from(corev1.EnvVarSource{FileKeyRef: &corev1.FileKeySelector{VolumeName: "x", Path: "x", Key: "k"}}), bad(at + `.valueFrom.fileKeyRef.volumeName: Not found: "x"`)},
+		{"file key of an empty directory", from(corev1.EnvVarSource{FileKeyRef: &corev1.FileKeySelector{VolumeName: "data", Path: "x", Key: "k"}}), nil},
+		{"file key of another volume", func(p pod) {
+			from(corev1.EnvVarSource{FileKeyRef: &corev1.FileKeySelector{VolumeName: "data", Path: "x", Key: "k"}})(p)
+			p.Spec.Volumes[0].VolumeSource = corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/x"}}
+		}, bad(at + `.valueFrom.fileKeyRef.volumeName: Invalid value: "data": referenced volume must be of type emptyDir`)},
 		{
 			"file key", from(corev1.EnvVarSource{FileKeyRef: &corev1.FileKeySelector{VolumeName: "data", Path: "../x", Key: "k"}}),
 			bad(at + `.valueFrom.fileKeyRef.path: Invalid value: "../x": must not contain '..'`),

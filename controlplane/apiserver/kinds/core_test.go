@@ -386,9 +386,14 @@ func TestLimitsAndQuotas(t *testing.T) {
 			"min over max", item(func(i it) { *i = corev1.LimitRangeItem{Type: i.Type, Min: list("cpu", "3"), Max: list("cpu", "2")} }),
 			bad(at + `.min[cpu]: Invalid value: "3": min value 3 is greater than max value 2`),
 		},
-		{"default over max", item(func(i it) { i.Default = list("cpu", "3") }), bad(at + `.default[cpu]: Invalid value: "3": default value 3 is greater than max value 2`)},
-		{"negative", item(func(i it) { i.Min = list("cpu", "-1") }), bad(at + ".min[cpu]: Invalid value")},
+		{"default over max", item(func(i it) { i.Default = list("cpu", "3") }), bad(at + `.default[cpu]: Invalid value: "2": default value 3 is greater than max value 2`)},
+		{"negative", item(func(i it) { i.Min = list("cpu", "-1") }), bad(at+".min[cpu]: Invalid value", at+".maxLimitRequestRatio[cpu]: Invalid value")},
 		{"resource", item(func(i it) { i.Max = list("cpu", "2", "disk", "1") }), bad(at + ".max[disk]: Invalid value")},
+		{"default request over default", item(func(i it) { i.DefaultRequest = list("cpu", "1500m") }), bad(at + `.defaultRequest[cpu]: Invalid value: "1500m": default request value 1500m is greater than default limit value 1`)},
+		{"ratio out of reach", item(func(i it) { i.MaxLimitRequestRatio = list("cpu", "21") }), bad(at + `.maxLimitRequestRatio[cpu]: Invalid value: "21": ratio 21 is greater than max/min = 20.000000`)},
+		{"ratio at the bound", item(func(i it) { i.MaxLimitRequestRatio = list("cpu", "20") }), nil},
+		{"ratio of a resource", item(func(i it) { i.MaxLimitRequestRatio = list("disk", "2") }), bad(at + ".maxLimitRequestRatio[disk]: Invalid value")},
+		{"a device by halves", item(func(i it) { i.Default, i.DefaultRequest = list("a.b/gpu", "2"), list("a.b/gpu", "1") }), bad(at + `.defaultRequest[a.b/gpu]: Invalid value: "1": default value 2 must equal to defaultRequest value 1 in a.b/gpu`)},
 		{"ratio", item(func(i it) { i.MaxLimitRequestRatio = list("cpu", "500m") }), bad(at + `.maxLimitRequestRatio[cpu]: Invalid value: "500m": ratio 500m is less than 1`)},
 	})
 }

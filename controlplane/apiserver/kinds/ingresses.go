@@ -18,9 +18,21 @@ import (
 func ingresses() Kind {
 	return of[networkingv1.Ingress, networkingv1.IngressList](networkingv1.SchemeGroupVersion, "Ingress", "ingresses", "ingress", Kind{
 		short: []string{"ing"}, status: true, generation: true,
-		rules: Rules{create(validateIngress), anew(validateIngress), anew(validateIngressStatus)},
+		rules: Rules{create(newIngress), anew(validateIngress), anew(validateIngressStatus)},
 		table: ingressTable,
 	})
+}
+
+// ingressClassAnnotation is what named the class of an ingress before there was a field for it.
+const ingressClassAnnotation = "kubernetes.io/ingress.class"
+
+// newIngress checks an ingress that is about to be made.
+func newIngress(o *networkingv1.Ingress) field.ErrorList {
+	errs := validateIngress(o)
+	if class, is := o.Annotations[ingressClassAnnotation]; is && o.Spec.IngressClassName != nil && class != *o.Spec.IngressClassName {
+		errs = append(errs, field.Invalid(field.NewPath("annotations").Child(ingressClassAnnotation), class, "must match `ingressClassName` when both are specified"))
+	}
+	return errs
 }
 
 // validateIngress checks an ingress.

@@ -95,6 +95,13 @@ func TestValidatePod(t *testing.T) {
 			"mirror without node", func(p pod) { p.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "x"} },
 			bad("metadata.annotations[kubernetes.io/config.mirror]: Invalid value"),
 		},
+		{"deletion cost", func(p pod) { p.Annotations = map[string]string{corev1.PodDeletionCost: "-5"} }, nil},
+		{
+			"deletion cost with a plus", func(p pod) { p.Annotations = map[string]string{corev1.PodDeletionCost: "+1"} },
+			bad(`metadata.annotations[controller.kubernetes.io/pod-deletion-cost]: Invalid value: "+1": must be a 32bit integer`),
+		},
+		{"deletion cost of three zeros", func(p pod) { p.Annotations = map[string]string{corev1.PodDeletionCost: "008"} }, bad("metadata.annotations[controller")},
+		{"deletion cost too large", func(p pod) { p.Annotations = map[string]string{corev1.PodDeletionCost: "2147483648"} }, bad("metadata.annotations[controller")},
 		{"mirror", func(p pod) {
 			p.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "x"}
 			p.Spec.NodeName = "n"

@@ -171,7 +171,7 @@ func (c *podContext) container(ctr *corev1.Container, p *field.Path) field.Error
 		corev1.TerminationMessageReadFile, corev1.TerminationMessageFallbackToLogsOnError)...)
 	errs = append(errs, oneOf(ctr.ImagePullPolicy, p.Child("imagePullPolicy"), corev1.PullAlways, corev1.PullIfNotPresent, corev1.PullNever)...)
 	errs = append(errs, c.ports(ctr.Ports, p.Child("ports"))...)
-	errs = append(errs, env(ctr.Env, p.Child("env"))...)
+	errs = append(errs, c.env(ctr.Env, p.Child("env"))...)
 	errs = append(errs, envFrom(ctr.EnvFrom, p.Child("envFrom"))...)
 	errs = append(errs, c.volumeMounts(ctr, p.Child("volumeMounts"))...)
 	errs = append(errs, c.volumeDevices(ctr, p.Child("volumeDevices"))...)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -46,8 +47,47 @@ func defaultStatefulSet(o *appsv1.StatefulSet) {
 	}
 }
 
-// validateStatefulSet checks a stateful set.
+// validateStatefulSet checks a new stateful set.
 func validateStatefulSet(o *appsv1.StatefulSet) field.ErrorList {
+	p, s := field.NewPath("spec"), &o.Spec
+	errs := statefulSet(o, statefulTemplate(s))
+	if s.ServiceName != "" {
+		errs = append(errs, dnsLabel(s.ServiceName, p.Child("serviceName"))...)
+	}
+	for i := range s.VolumeClaimTemplates {
+		errs = append(errs, claimSpec(&s.VolumeClaimTemplates[i].Spec, p.Child("volumeClaimTemplates").Index(i).Child("spec"))...)
+	}
+	return errs
+}
+
+// statefulTemplate checks a template with what the pods of s get beside it: volumes of the claims,
+// and names of their own.
+func statefulTemplate(s *appsv1.StatefulSetSpec) templateRule {
+	return func(t *corev1.PodTemplateSpec, p *field.Path) field.ErrorList {
+		t = t.DeepCopy()
+		t.Spec.Hostname, t.Spec.Subdomain = "", ""
+		all := make([]corev1.Volume, 0, len(s.VolumeClaimTemplates)+len(t.Spec.Volumes))
+		claimed := map[string]bool{}
+		for i := range s.VolumeClaimTemplates {
+			name := s.VolumeClaimTemplates[i].Name
+			if !claimed[name] {
+				source := &corev1.PersistentVolumeClaimVolumeSource{ClaimName: name}
+				all = append(all, corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: source}})
+			}
+			claimed[name] = true
+		}
+		for _, v := range t.Spec.Volumes {
+			if !claimed[v.Name] {
+				all = append(all, v)
+			}
+		}
+		t.Spec.Volumes = all
+		return validatePodTemplateSpec(t, p)
+	}
+}
+
+// statefulSet checks what can be changed of a stateful set.
+func statefulSet(o *appsv1.StatefulSet, rule templateRule) field.ErrorList {
 	p, s := field.NewPath("spec"), &o.Spec
 	errs := oneOf(s.PodManagementPolicy, p.Child("podManagementPolicy"), appsv1.OrderedReadyPodManagement, appsv1.ParallelPodManagement)
 	errs = append(errs, statefulSetStrategy(&s.UpdateStrategy, p.Child("updateStrategy"))...)
@@ -65,16 +105,7 @@ func validateStatefulSet(o *appsv1.StatefulSet) field.ErrorList {
 	if s.Ordinals != nil {
 		errs = append(errs, nonNegative(s.Ordinals.Start, p.Child("ordinals", "start"))...)
 	}
-	if s.ServiceName != "" {
-		errs = append(errs, dnsSubdomain(s.ServiceName, p.Child("serviceName"))...)
-	}
-	for i := range s.VolumeClaimTemplates {
-		c, at := &s.VolumeClaimTemplates[i], p.Child("volumeClaimTemplates").Index(i)
-		errs = append(errs, dnsSubdomain(c.Name, at.Child("metadata", "name"))...)
-	}
-	// The spec of the template is left to the pods, as in Kubernetes: its
-	// containers mount claims that are volumes only once a pod is made.
-	return append(errs, selectorAndTemplate(s.Selector, &s.Template, "StatefulSet", metaOnly, p)...)
+	return append(errs, selectorAndTemplate(s.Selector, &s.Template, "StatefulSet", rule, p)...)
 }
 
 func statefulSetStrategy(s *appsv1.StatefulSetUpdateStrategy, p *field.Path) field.ErrorList {
@@ -104,9 +135,14 @@ func statefulSetStrategy(s *appsv1.StatefulSetUpdateStrategy, p *field.Path) fie
 }
 
 // validateStatefulSetUpdate checks a change of a stateful set: what its pods
-// and claims are found by stays.
+// and claims are found by stays. One that was stored before its template was
+// looked at may have any.
 func validateStatefulSetUpdate(o, old *appsv1.StatefulSet) field.ErrorList {
-	errs := validateStatefulSet(o)
+	rule := statefulTemplate(&o.Spec)
+	if len(statefulSet(old, statefulTemplate(&old.Spec))) > 0 {
+		rule = metaOnly
+	}
+	errs := statefulSet(o, rule)
 	back := o.Spec.DeepCopy()
 	back.Replicas = old.Spec.Replicas
 	back.Ordinals = old.Spec.Ordinals
