@@ -182,6 +182,29 @@ func TestReviews(t *testing.T) {
 	if !apierrors.IsInvalid(err) {
 		t.Errorf("an empty review: %v", err)
 	}
+	for what, want := range map[string]struct {
+		fields *authorizationv1.FieldSelectorAttributes
+		labels *authorizationv1.LabelSelectorAttributes
+	}{
+		"spec.resourceAttributes.fieldSelector.rawSelector: Invalid value: \"a=b\": may not specified at the same time as requirements": {
+			fields: &authorizationv1.FieldSelectorAttributes{RawSelector: "a=b", Requirements: []metav1.FieldSelectorRequirement{{Key: "a", Operator: "In", Values: []string{"b"}}}},
+		},
+		"spec.resourceAttributes.fieldSelector.requirements: Required value": {fields: &authorizationv1.FieldSelectorAttributes{}},
+		"spec.resourceAttributes.labelSelector.requirements: Required value": {labels: &authorizationv1.LabelSelectorAttributes{}},
+		"spec.resourceAttributes.labelSelector.requirements[0].values": {
+			labels: &authorizationv1.LabelSelectorAttributes{Requirements: []metav1.LabelSelectorRequirement{{Key: "a", Operator: "In"}}},
+		},
+		"": {labels: &authorizationv1.LabelSelectorAttributes{Requirements: []metav1.LabelSelectorRequirement{{Key: "a", Operator: "Near"}}}},
+	} {
+		asked := attributes.DeepCopy()
+		asked.FieldSelector, asked.LabelSelector = want.fields, want.labels
+		_, err := joe.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, &authorizationv1.SelfSubjectAccessReview{
+			Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: asked},
+		}, metav1.CreateOptions{})
+		if what == "" && err != nil || what != "" && (!apierrors.IsInvalid(err) || !strings.Contains(err.Error(), what)) {
+			t.Errorf("%q: %v", what, err)
+		}
+	}
 	rules := must(joe.AuthorizationV1().SelfSubjectRulesReviews().Create(ctx, &authorizationv1.SelfSubjectRulesReview{
 		Spec: authorizationv1.SelfSubjectRulesReviewSpec{Namespace: "default"},
 	}, metav1.CreateOptions{}))(t)
