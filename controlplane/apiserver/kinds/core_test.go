@@ -205,7 +205,8 @@ spec:
 			s.Spec.ExternalTrafficPolicy = "Local"
 		}, bad("spec.externalIPs[1]: Invalid value", "spec.externalIPs[2]: Invalid value: \"127.0.0.1\": may not be in the loopback range",
 			"spec.externalIPs[3]: Invalid value: \"0.0.0.0\": may not be unspecified", "spec.externalIPs[4]: Invalid value: \"169.254.1.1\": may not be in the link-local range",
-			"spec.externalIPs[5]: Invalid value: \"224.0.0.1\": may not be in the link-local multicast range")},
+			"spec.externalIPs[5]: Invalid value: \"224.0.0.1\": may not be in the link-local multicast range",
+			"spec.externalIPs[6]: Invalid value: \"010.0.0.1\": must not have leading 0s")},
 		{
 			"external policy", func(s svc) { s.Spec.ExternalTrafficPolicy = "Local" },
 			bad(`spec.externalTrafficPolicy: Invalid value: "Local": may only be set for externally-accessible services`),

@@ -206,7 +206,7 @@ func (c *podContext) ports(ports []corev1.ContainerPort, p *field.Path) field.Er
 			}
 		}
 		if port.HostIP != "" {
-			errs = append(errs, ip(port.HostIP, at.Child("hostIP"))...)
+			errs = append(errs, anyIP(port.HostIP, at.Child("hostIP"))...)
 		}
 		errs = append(errs, protocol(port.Protocol, at.Child("protocol"))...)
 	}
