@@ -112,6 +112,11 @@ func TestDiscovery(t *testing.T) {
 			t.Errorf("not served: %s", want)
 		}
 	}
+	for _, name := range []string{"mutatingwebhookconfigurations", "validatingwebhookconfigurations", "validatingadmissionpolicies", "validatingadmissionpolicybindings"} {
+		if r := found["admissionregistration.k8s.io/v1 "+name]; strings.Join(r.Categories, "") != "api-extensions" {
+			t.Errorf("%s are of the categories %v", name, r.Categories)
+		}
+	}
 	if r := found["v1 pods"]; r.SingularName != "pod" || strings.Join(r.ShortNames, "") != "po" || strings.Join(r.Categories, "") != "all" || !r.Namespaced {
 		t.Errorf("pods: %+v", r)
 	}

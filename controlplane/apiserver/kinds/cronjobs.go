@@ -20,7 +20,7 @@ import (
 
 func cronJobs() Kind {
 	return of[batchv1.CronJob, batchv1.CronJobList](batchv1.SchemeGroupVersion, "CronJob", "cronjobs", "cronjob", Kind{
-		short: []string{"cj"}, inAll: true, status: true, generation: true,
+		short: []string{"cj"}, category: "all", status: true, generation: true,
 		rules:    Rules{Create: create(validateCronJob), Update: update(validateCronJobUpdate)},
 		defaults: defaulting(defaultCronJob),
 		table:    cronJobTable,

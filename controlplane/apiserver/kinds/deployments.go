@@ -20,7 +20,7 @@ import (
 
 func deployments() Kind {
 	return of[appsv1.Deployment, appsv1.DeploymentList](appsv1.SchemeGroupVersion, "Deployment", "deployments", "deployment", Kind{
-		short: []string{"deploy"}, inAll: true, status: true, generation: true,
+		short: []string{"deploy"}, category: "all", status: true, generation: true,
 		onUpdate: updating(updateDeployment), onStatus: updating(deploymentStatus), statusResets: []string{"metadata.labels"},
 		rules:    Rules{create(validateDeployment), update(validateDeploymentUpdate), update(validateDeploymentStatusUpdate)},
 		defaults: defaulting(defaultDeployment),

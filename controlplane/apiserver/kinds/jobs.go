@@ -25,7 +25,7 @@ import (
 
 func jobs() Kind {
 	return of[batchv1.Job, batchv1.JobList](batchv1.SchemeGroupVersion, "Job", "jobs", "job", Kind{
-		inAll: true, status: true, generation: true, orphans: true, fields: selecting(jobFields), onCreate: creating(newJob),
+		category: "all", status: true, generation: true, orphans: true, fields: selecting(jobFields), onCreate: creating(newJob),
 		rules:    Rules{create(validateJob), update(validateJobUpdate), update(validateJobStatusUpdate)},
 		defaults: defaulting(defaultJob),
 		table:    jobTable,

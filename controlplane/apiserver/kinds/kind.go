@@ -21,7 +21,7 @@ type Kind struct {
 	plural    string
 	singular  string
 	short     []string // kubectl's abbreviations
-	inAll     bool     // a part of "kubectl get all"
+	category  string   // a name for kinds of several groups, as in "kubectl get all"
 	cluster   bool     // not in a namespace
 	newObject func() runtime.Object
 	newList   func() runtime.Object

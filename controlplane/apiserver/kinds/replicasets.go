@@ -18,7 +18,7 @@ import (
 
 func replicaSets() Kind {
 	return of[appsv1.ReplicaSet, appsv1.ReplicaSetList](appsv1.SchemeGroupVersion, "ReplicaSet", "replicasets", "replicaset", Kind{
-		short: []string{"rs"}, inAll: true, status: true, generation: true, fields: selecting(replicaSetFields),
+		short: []string{"rs"}, category: "all", status: true, generation: true, fields: selecting(replicaSetFields),
 		rules:    Rules{create(validateReplicaSet), update(validateReplicaSetUpdate), update(validateReplicaSetStatusUpdate)},
 		defaults: defaulting(defaultReplicaSet),
 		table:    replicaSetTable,

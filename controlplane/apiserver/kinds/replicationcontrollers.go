@@ -20,7 +20,7 @@ import (
 
 func replicationControllers() Kind {
 	return of[corev1.ReplicationController, corev1.ReplicationControllerList](corev1.SchemeGroupVersion, "ReplicationController", "replicationcontrollers", "replicationcontroller", Kind{
-		short: []string{"rc"}, inAll: true, status: true, generation: true, orphans: true,
+		short: []string{"rc"}, category: "all", status: true, generation: true, orphans: true,
 		fields:   selecting(replicationControllerFields),
 		rules:    Rules{create(validateReplicationController), anew(validateReplicationController), update(validateReplicationControllerStatusUpdate)},
 		defaults: defaulting(defaultReplicationController),

@@ -20,7 +20,7 @@ import (
 
 func services() Kind {
 	return of[corev1.Service, corev1.ServiceList](corev1.SchemeGroupVersion, "Service", "services", "service", Kind{
-		short: []string{"svc"}, inAll: true, status: true, upsert: true,
+		short: []string{"svc"}, category: "all", status: true, upsert: true,
 		fields: selecting(serviceFields), onUpdate: updating(dropBalanced),
 		name:     apivalidation.NameIsDNSLabel,
 		rules:    Rules{create(validateService), update(validateServiceUpdate), update(validateServiceStatusUpdate)},

@@ -18,7 +18,7 @@ import (
 
 func statefulSets() Kind {
 	return of[appsv1.StatefulSet, appsv1.StatefulSetList](appsv1.SchemeGroupVersion, "StatefulSet", "statefulsets", "statefulset", Kind{
-		short: []string{"sts"}, inAll: true, status: true, generation: true,
+		short: []string{"sts"}, category: "all", status: true, generation: true,
 		rules:    Rules{create(validateStatefulSet), update(validateStatefulSetUpdate), update(validateStatefulSetStatusUpdate)},
 		defaults: defaulting(defaultStatefulSet),
 		table:    statefulSetTable,
