@@ -9,6 +9,7 @@ import (
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -23,6 +24,7 @@ func deployments() Kind {
 		short: []string{"deploy"}, category: "all", status: true, generation: true,
 		onUpdate: updating(updateDeployment), onStatus: updating(deploymentStatus), statusResets: []string{"metadata.labels"},
 		rules:    Rules{create(validateDeployment), update(validateDeploymentUpdate), update(validateDeploymentStatusUpdate)},
+		warnings: withName(ofTemplate(field.NewPath("spec", "template"), func(o *appsv1.Deployment) *corev1.PodTemplateSpec { return &o.Spec.Template })),
 		defaults: defaulting(defaultDeployment),
 		table:    deploymentTable,
 		scale:    deploymentScale,

@@ -23,6 +23,7 @@ func pods() Kind {
 		onCreate: creating(newPod), onUpdate: updating(updatePod), onStatus: updating(podStatus),
 		statusResets: []string{"metadata.deletionTimestamp", "metadata.ownerReferences"},
 		rules:        Rules{create(validatePod), update(validatePodUpdate), update(validatePodStatusUpdate)},
+		warnings:     warningOf(newPodWarnings),
 		defaults:     defaulting(defaultPod),
 		table:        podTable,
 		more:         morePods,

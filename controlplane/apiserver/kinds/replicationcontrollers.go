@@ -23,6 +23,7 @@ func replicationControllers() Kind {
 		short: []string{"rc"}, category: "all", status: true, generation: true, orphans: true,
 		fields:   selecting(replicationControllerFields),
 		rules:    Rules{create(validateReplicationController), anew(validateReplicationController), update(validateReplicationControllerStatusUpdate)},
+		warnings: withName(ofTemplate(field.NewPath("spec", "template"), func(o *corev1.ReplicationController) *corev1.PodTemplateSpec { return o.Spec.Template })),
 		defaults: defaulting(defaultReplicationController),
 		table:    replicationControllerTable,
 		scale:    replicationControllerScale,

@@ -20,6 +20,7 @@ func statefulSets() Kind {
 	return of[appsv1.StatefulSet, appsv1.StatefulSetList](appsv1.SchemeGroupVersion, "StatefulSet", "statefulsets", "statefulset", Kind{
 		short: []string{"sts"}, category: "all", status: true, generation: true,
 		rules:    Rules{create(validateStatefulSet), update(validateStatefulSetUpdate), update(validateStatefulSetStatusUpdate)},
+		warnings: warningOf(statefulSetWarnings),
 		defaults: defaulting(defaultStatefulSet),
 		table:    statefulSetTable,
 		scale:    statefulSetScale,
@@ -47,6 +48,18 @@ func defaultStatefulSet(o *appsv1.StatefulSet) {
 		set(&c.APIVersion, "v1")
 		set(&c.Kind, "PersistentVolumeClaim")
 	}
+}
+
+// statefulSetWarnings warns of the template, and of revisions that are kept for ever.
+func statefulSetWarnings(o, old *appsv1.StatefulSet) []string {
+	var w []string
+	if old == nil || o.Generation != old.Generation {
+		w = podWarnings(&o.Spec.Template.ObjectMeta, &o.Spec.Template.Spec, field.NewPath("spec", "template"))
+	}
+	if n := o.Spec.RevisionHistoryLimit; n != nil && *n < 0 {
+		w = append(w, "spec.revisionHistoryLimit: a negative value retains all historical revisions; a value >= 0 is recommended")
+	}
+	return w
 }
 
 // validateStatefulSet checks a new stateful set.
