@@ -234,18 +234,18 @@ func reviewedSelectors(r *authorizationv1.ResourceAttributes, p *field.Path) fie
 			errs = append(errs, field.Required(p.Child("requirements"), fmt.Sprintf("when %s is specified, requirements or rawSelector is required", p)))
 		}
 	}
-	if s, p := r.FieldSelector, p.Child("fieldSelector"); s != nil {
-		form(s.RawSelector, len(s.Requirements), p)
+	if s, at := r.FieldSelector, p.Child("fieldSelector"); s != nil {
+		form(s.RawSelector, len(s.Requirements), at)
 		o := metav1validation.FieldSelectorValidationOptions{AllowUnknownOperatorInRequirement: true}
 		for i, q := range s.Requirements {
-			errs = append(errs, metav1validation.ValidateFieldSelectorRequirement(q, o, p.Child("requirements").Index(i))...)
+			errs = append(errs, metav1validation.ValidateFieldSelectorRequirement(q, o, at.Child("requirements").Index(i))...)
 		}
 	}
-	if s, p := r.LabelSelector, p.Child("labelSelector"); s != nil {
-		form(s.RawSelector, len(s.Requirements), p)
+	if s, at := r.LabelSelector, p.Child("labelSelector"); s != nil {
+		form(s.RawSelector, len(s.Requirements), at)
 		o := metav1validation.LabelSelectorValidationOptions{AllowUnknownOperatorInRequirement: true}
 		for i, q := range s.Requirements {
-			errs = append(errs, metav1validation.ValidateLabelSelectorRequirement(q, o, p.Child("requirements").Index(i))...)
+			errs = append(errs, metav1validation.ValidateLabelSelectorRequirement(q, o, at.Child("requirements").Index(i))...)
 		}
 	}
 	return errs

@@ -130,8 +130,12 @@ func boundsInOrder(it *corev1.LimitRangeItem, name corev1.ResourceName, p *field
 		less, more bound
 		at         string
 	}{
-		{low, high, "min"}, {low, request, "defaultRequest"}, {request, high, "defaultRequest"},
-		{request, bound{it.Default, "default limit"}, "defaultRequest"}, {low, limit, "default"}, {limit, high, "default"},
+		{low, high, "min"},
+		{low, request, "defaultRequest"},
+		{request, high, "defaultRequest"},
+		{request, bound{it.Default, "default limit"}, "defaultRequest"},
+		{low, limit, "default"},
+		{limit, high, "default"},
 	} {
 		less, has := c.less.list[name]
 		more, too := c.more.list[name]

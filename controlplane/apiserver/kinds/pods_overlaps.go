@@ -88,7 +88,8 @@ func projectedFiles(s *corev1.VolumeProjection) []volumeFile {
 		return []volumeFile{{s.ClusterTrustBundle.Path, fmt.Sprintf("ClusterTrustBundle %q", name)}}
 	case s.PodCertificate != nil:
 		return []volumeFile{
-			{s.PodCertificate.CertificateChainPath, "PodCertificate chain"}, {s.PodCertificate.KeyPath, "PodCertificate key"},
+			{s.PodCertificate.CertificateChainPath, "PodCertificate chain"},
+			{s.PodCertificate.KeyPath, "PodCertificate key"},
 			{s.PodCertificate.CredentialBundlePath, "PodCertificate credential bundle"},
 		}
 	}
