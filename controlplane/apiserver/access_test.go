@@ -112,6 +112,11 @@ func TestDiscovery(t *testing.T) {
 			t.Errorf("not served: %s", want)
 		}
 	}
+	for _, name := range []string{"mutatingwebhookconfigurations", "validatingwebhookconfigurations", "validatingadmissionpolicies", "validatingadmissionpolicybindings"} {
+		if r := found["admissionregistration.k8s.io/v1 "+name]; strings.Join(r.Categories, "") != "api-extensions" {
+			t.Errorf("%s are of the categories %v", name, r.Categories)
+		}
+	}
 	if r := found["v1 pods"]; r.SingularName != "pod" || strings.Join(r.ShortNames, "") != "po" || strings.Join(r.Categories, "") != "all" || !r.Namespaced {
 		t.Errorf("pods: %+v", r)
 	}
@@ -181,6 +186,29 @@ func TestReviews(t *testing.T) {
 	_, err := shared.client.AuthorizationV1().SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{}, metav1.CreateOptions{})
 	if !apierrors.IsInvalid(err) {
 		t.Errorf("an empty review: %v", err)
+	}
+	for what, want := range map[string]struct {
+		fields *authorizationv1.FieldSelectorAttributes
+		labels *authorizationv1.LabelSelectorAttributes
+	}{
+		"spec.resourceAttributes.fieldSelector.rawSelector: Invalid value: \"a=b\": may not specified at the same time as requirements": {
+			fields: &authorizationv1.FieldSelectorAttributes{RawSelector: "a=b", Requirements: []metav1.FieldSelectorRequirement{{Key: "a", Operator: "In", Values: []string{"b"}}}},
+		},
+		"spec.resourceAttributes.fieldSelector.requirements: Required value": {fields: &authorizationv1.FieldSelectorAttributes{}},
+		"spec.resourceAttributes.labelSelector.requirements: Required value": {labels: &authorizationv1.LabelSelectorAttributes{}},
+		"spec.resourceAttributes.labelSelector.requirements[0].values": {
+			labels: &authorizationv1.LabelSelectorAttributes{Requirements: []metav1.LabelSelectorRequirement{{Key: "a", Operator: "In"}}},
+		},
+		"": {labels: &authorizationv1.LabelSelectorAttributes{Requirements: []metav1.LabelSelectorRequirement{{Key: "a", Operator: "Near"}}}},
+	} {
+		asked := attributes.DeepCopy()
+		asked.FieldSelector, asked.LabelSelector = want.fields, want.labels
+		_, err := joe.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, &authorizationv1.SelfSubjectAccessReview{
+			Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: asked},
+		}, metav1.CreateOptions{})
+		if what == "" && err != nil || what != "" && (!apierrors.IsInvalid(err) || !strings.Contains(err.Error(), what)) {
+			t.Errorf("%q: %v", what, err)
+		}
 	}
 	rules := must(joe.AuthorizationV1().SelfSubjectRulesReviews().Create(ctx, &authorizationv1.SelfSubjectRulesReview{
 		Spec: authorizationv1.SelfSubjectRulesReviewSpec{Namespace: "default"},

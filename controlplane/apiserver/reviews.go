@@ -13,6 +13,7 @@ import (
 	authorizationv1 "k8s.io/api/authorization/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
@@ -214,6 +215,38 @@ func validateReview(s authorizationv1.SubjectAccessReviewSpec) field.ErrorList {
 	}
 	if s.User == "" && len(s.Groups) == 0 {
 		errs = append(errs, field.Invalid(path.Child("user"), s.User, `at least one of user or group must be specified`))
+	}
+	if r := s.ResourceAttributes; r != nil {
+		errs = append(errs, reviewedSelectors(r, path.Child("resourceAttributes"))...)
+	}
+	return errs
+}
+
+// reviewedSelectors wants each selector in one form. Operators that this server does not know may
+// be those of a younger client.
+func reviewedSelectors(r *authorizationv1.ResourceAttributes, p *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	form := func(raw string, requirements int, p *field.Path) {
+		if raw != "" && requirements > 0 {
+			errs = append(errs, field.Invalid(p.Child("rawSelector"), raw, "may not specified at the same time as requirements"))
+		}
+		if raw == "" && requirements == 0 {
+			errs = append(errs, field.Required(p.Child("requirements"), fmt.Sprintf("when %s is specified, requirements or rawSelector is required", p)))
+		}
+	}
+	if s, at := r.FieldSelector, p.Child("fieldSelector"); s != nil {
+		form(s.RawSelector, len(s.Requirements), at)
+		o := metav1validation.FieldSelectorValidationOptions{AllowUnknownOperatorInRequirement: true}
+		for i, q := range s.Requirements {
+			errs = append(errs, metav1validation.ValidateFieldSelectorRequirement(q, o, at.Child("requirements").Index(i))...)
+		}
+	}
+	if s, at := r.LabelSelector, p.Child("labelSelector"); s != nil {
+		form(s.RawSelector, len(s.Requirements), at)
+		o := metav1validation.LabelSelectorValidationOptions{AllowUnknownOperatorInRequirement: true}
+		for i, q := range s.Requirements {
+			errs = append(errs, metav1validation.ValidateLabelSelectorRequirement(q, o, at.Child("requirements").Index(i))...)
+		}
 	}
 	return errs
 }

@@ -111,12 +111,12 @@ func (l *look) idle(p *corev1.Pod) bool {
 
 func (l *look) sums() {
 	s := &l.job.Status
-	ready, terminating := int32(max(l.ready, 0)), int32(max(l.terminating, 0))
+	ready, terminating := int32(min(max(l.ready, 0), max(l.running, 0))), int32(max(l.terminating, 0))
 	s.Active, s.Ready, s.Terminating = int32(max(l.running, 0)), &ready, &terminating
 }
 
 // finish adds the terminal condition if nothing runs any more and all is
-// counted.
+// counted. The API wants the Job to have a start then, and no end before it.
 func (l *look) finish() {
 	s := &l.job.Status
 	u := uncounted(l.job)
@@ -124,9 +124,15 @@ func (l *look) finish() {
 		return
 	}
 	l.setCondition(l.end.terminal, corev1.ConditionTrue, l.end.reason, l.end.message)
+	at := metav1.NewTime(l.now)
+	if s.StartTime == nil { // it rests
+		s.StartTime = &at
+	}
 	if l.end.terminal == batchv1.JobComplete {
-		at := metav1.NewTime(l.now)
 		s.CompletionTime = &at
+		if at.Before(s.StartTime) {
+			s.CompletionTime = s.StartTime.DeepCopy()
+		}
 		l.news = append(l.news, news{corev1.EventTypeNormal, "Completed", "Job completed"})
 		return
 	}

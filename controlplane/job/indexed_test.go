@@ -44,6 +44,9 @@ func TestIndexes(t *testing.T) {
 	if n := a.common(b); n != 10 || b.common(a) != n { // 1 3 5 20-25 30
 		t.Errorf("%d in common, or %d", n, b.common(a))
 	}
+	if x, y := a.without(b).String(), b.without(a).String(); x != "4,7,26-29" || y != "0,2,8-19" {
+		t.Errorf("without each other: %s and %s", x, y)
+	}
 	for i, want := range map[int]bool{0: false, 1: true, 2: false, 4: true, 5: true, 6: false, 30: true, 31: false} {
 		if a.has(i) != want {
 			t.Errorf("%d in %s: %v", i, a, !want)

@@ -101,6 +101,30 @@ func (x indexes) size() int {
 	return n
 }
 
+// without returns the indexes that are not in y.
+func (x indexes) without(y indexes) indexes {
+	var out indexes
+	j := 0
+	for _, s := range x {
+		for ; j < len(y) && y[j].first <= s.last; j++ {
+			if y[j].last < s.first {
+				continue
+			}
+			if s.first < y[j].first {
+				out = append(out, span{s.first, y[j].first - 1})
+			}
+			s.first = y[j].last + 1
+			if s.first > s.last {
+				break // this one of y may reach into the next of x
+			}
+		}
+		if s.first <= s.last {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
 // common is how many indexes are in both sets.
 func (x indexes) common(y indexes) int {
 	n := 0

@@ -21,13 +21,14 @@ import (
 func limited(j *batchv1.Job) bool { return indexed(j) && j.Spec.BackoffLimitPerIndex != nil }
 
 // giveUp adds the indexes that have failed for good, by the pods that are not
-// counted yet, to those that had before.
+// counted yet, to those that had before. One that has succeeded, as with two pods
+// of one index, has not failed.
 func (l *look) giveUp() {
 	if !limited(l.job) {
 		return
 	}
 	if s := l.job.Status.FailedIndexes; s != nil {
-		l.givenUp = parseIndexes(*s, completions(l.job))
+		l.givenUp = parseIndexes(*s, completions(l.job)).without(l.completed)
 	}
 	if has(l.job, batchv1.JobFailureTarget) || has(l.job, batchv1.JobSuccessCriteriaMet) {
 		return // pods that are stopped because the Job ends are no failure of their index
@@ -43,7 +44,7 @@ func (l *look) giveUp() {
 			more = append(more, indexOf(p))
 		}
 	}
-	l.givenUp = l.givenUp.with(more)
+	l.givenUp = l.givenUp.with(more).without(l.completed)
 }
 
 // tooMany says how the Job ends by the indexes that have been given up; nil if it

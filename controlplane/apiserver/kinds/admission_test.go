@@ -44,6 +44,7 @@ func TestWebhooks(t *testing.T) {
 		`name: a.b.c, sideEffects: NoneOnDryRun, admissionReviewVersions: [v2, v1beta1], timeoutSeconds: 30, clientConfig: {service: {name: s, namespace: n, path: /x}}`: "",
 		good + `, rules: [{` + rule + `, resources: ["pods", "pods/log", "*/scale"], scope: Namespaced}]`:                                                                "",
 		good + `, matchConditions: [{name: x, expression: "object.metadata.name != ''"}]`:                                                                                "",
+		`name: a.b.c, sideEffects: None, admissionReviewVersions: [v1], clientConfig: {url: "https://a.b/c", caBundle: Cg==}`:                                            "",
 		``: "webhooks[0].name webhooks[0].clientConfig webhooks[0].sideEffects webhooks[0].admissionReviewVersions",
 		`name: short, sideEffects: Some, admissionReviewVersions: [v2], clientConfig: {url: "http://a.b/c"}`:               "webhooks[0].name webhooks[0].sideEffects webhooks[0].admissionReviewVersions webhooks[0].clientConfig.url",
 		`name: a.b.c, sideEffects: None, admissionReviewVersions: [v1, v1], clientConfig: {url: "https://a", service: {}}`: "webhooks[0].admissionReviewVersions[1] webhooks[0].clientConfig",
@@ -73,8 +74,11 @@ func TestAdmissionPolicies(t *testing.T) {
 		`matchConstraints: {}, paramKind: {apiVersion: a/b/c}, validations: [{expression: ""}]`:                                                                                           "spec.matchConstraints.resourceRules spec.paramKind.kind spec.paramKind.apiVersion spec.validations[0].expression",
 		match + `, validations: [{expression: "params.x"}], failurePolicy: Maybe`:                                                                                                         "spec.validations[0].expression spec.failurePolicy",
 		match + `, validations: [{expression: "true\n", message: "a\nb", reason: Gone}]`:                                                                                                  "spec.validations[0].message spec.validations[0].reason",
-		match + `, validations: [{expression: "true\n&& true"}]`:                                                                                                                          "spec.validations[0].message",
-		match + `, variables: [{name: "a b", expression: "1"}, {name: v, expression: ""}, {name: w, expression: "x y"}, {name: w, expression: "1"}], validations: [{expression: "true"}]`: "spec.variables[0].name spec.variables[1].expression spec.variables[2].expression spec.variables[3].name",
+		match + `, validations: [{expression: "true\n&& true"}]`:                                                                                                                          "",
+		match + `, validations: [{expression: "true", message: "` + long(6000) + `"}]`:                                                                                                    "",
+		match + `, validations: [{expression: "true", message: "  ", messageExpression: " ", reason: Unauthorized}]`:                                                                      "spec.validations[0].message spec.validations[0].messageExpression spec.validations[0].reason",
+		match + `, variables: [{name: v, expression: "1"}, {name: v, expression: "'a'"}], validations: [{expression: "variables.v == 'a'"}]`:                                              "",
+		match + `, variables: [{name: "a b", expression: "1"}, {name: v, expression: ""}, {name: w, expression: "x y"}, {name: w, expression: "1"}], validations: [{expression: "true"}]`: "spec.variables[0].name spec.variables[1].expression spec.variables[2].expression",
 		match + `, auditAnnotations: [{key: k, valueExpression: "1"}, {key: k, valueExpression: "'x'"}]`:                                                                                  "spec.auditAnnotations[0].valueExpression spec.auditAnnotations[1].key",
 	} {
 		refusedFor(t, spec, validateAdmissionPolicy(decoded[admissionv1.ValidatingAdmissionPolicy](t, "spec: {"+spec+"}")), fields)

@@ -104,14 +104,25 @@ func protocol(value corev1.Protocol, p *field.Path) field.ErrorList {
 	return oneOf(value, p, corev1.ProtocolSCTP, corev1.ProtocolTCP, corev1.ProtocolUDP)
 }
 
-// ip is for fields older than the strict rules about addresses: any address
-// that parses will do.
+// ip wants an address that all programs read as the same. Others may stay where they are stored.
 func ip(value string, p *field.Path) field.ErrorList {
+	if errs := anyIP(value, p); len(errs) > 0 {
+		return errs
+	}
+	return younger(validation.IsValidIPForLegacyField(p, value, true, nil)...)
+}
+
+// anyIP wants an address, though another program may read another one.
+func anyIP(value string, p *field.Path) field.ErrorList {
 	return validation.IsValidIPForLegacyField(p, value, false, nil)
 }
 
+// cidr is for networks what ip is for addresses. A network has no address of a host in it.
 func cidr(value string, p *field.Path) field.ErrorList {
-	return validation.IsValidCIDRForLegacyField(p, value, false, nil)
+	if errs := validation.IsValidCIDRForLegacyField(p, value, false, nil); len(errs) > 0 {
+		return errs
+	}
+	return younger(validation.IsValidCIDRForLegacyField(p, value, true, nil)...)
 }
 
 // unicastIP refuses the addresses that no remote endpoint can have.
@@ -122,7 +133,7 @@ func unicastIP(value string, p *field.Path) field.ErrorList {
 	case a == nil:
 		msg = "must be a valid IP address"
 	case a.IsUnspecified():
-		msg = "may not be unspecified (0.0.0.0 or ::)"
+		msg = "may not be unspecified (" + value + ")"
 	case a.IsLoopback():
 		msg = "may not be in the loopback range (127.0.0.0/8, ::1/128)"
 	case a.IsLinkLocalUnicast():

@@ -198,10 +198,7 @@ func TestProbes(t *testing.T) {
 		{"hook oversleeps", func(p pod) {
 			web(p).Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: 31}}}
 		}, bad("spec.containers[0].lifecycle.preStop.sleep: Invalid value: 31: must be non-negative and less than terminationGracePeriodSeconds (30)")},
-		{
-			"stop signal of no system", func(p pod) { web(p).Lifecycle = &corev1.Lifecycle{StopSignal: ptr(corev1.SIGUSR1)} },
-			bad("spec.containers[0].lifecycle.stopSignal: Forbidden: may only be set for containers with spec.os.name"),
-		},
+		{"stop signal of no system", func(p pod) { web(p).Lifecycle = &corev1.Lifecycle{StopSignal: ptr(corev1.SIGUSR1)} }, nil},
 		{"stop signal", stops(corev1.Linux, corev1.SIGUSR1), nil},
 		{"stop signal of real time", stops(corev1.Linux, "SIGRTMIN+15"), nil},
 		{"last stop signal", stops(corev1.Linux, corev1.SIGRTMAX), nil},
@@ -245,6 +242,12 @@ func TestResources(t *testing.T) {
 		},
 		{"huge pages", resources(list("hugepages-2Mi", "2Mi", "cpu", "1"), list("hugepages-2Mi", "2Mi")), nil},
 		{"huge pages alone", resources(list("hugepages-2Mi", "2Mi"), list("hugepages-2Mi", "2Mi")), bad(at + ": Forbidden: HugePages require cpu or memory")},
+		{
+			"huge pages and a half", resources(list("hugepages-2Mi", "3Mi", "cpu", "1"), list("hugepages-2Mi", "3Mi")),
+			bad(at+`.limits[hugepages-2Mi]: Invalid value: "3Mi": 3Mi is not positive integer multiple of hugepages-2Mi`,
+				at+`.requests[hugepages-2Mi]: Invalid value: "3Mi": 3Mi is not positive integer multiple of hugepages-2Mi`),
+		},
+		{"huge pages of no size", resources(list("hugepages-x", "2Mi", "cpu", "1"), nil), bad(at + `.limits[hugepages-x]: Invalid value: "2Mi"`)},
 		{
 			"huge pages overcommitted", resources(list("hugepages-2Mi", "4Mi", "cpu", "1"), list("hugepages-2Mi", "2Mi")),
 			bad(at + `.requests: Invalid value: "2Mi": must be equal to hugepages-2Mi limit of 4Mi`),
@@ -292,6 +295,12 @@ func TestEnvironment(t *testing.T) {
 			"secret key", from(corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{LocalObjectReference: corev1.LocalObjectReference{Name: "s"}, Key: "a/b"}}),
 			bad(at + `.valueFrom.secretKeyRef.key: Invalid value: "a/b"`),
 		},
+		{"file key of no volume", from(corev1.EnvVarSource{FileKeyRef: &corev1.FileKeySelector{VolumeName: "x", Path: "x", Key: "k"}}), bad(at + `.valueFrom.fileKeyRef.volumeName: Not found: "x"`)},
+		{"file key of an empty directory", from(corev1.EnvVarSource{FileKeyRef: &corev1.FileKeySelector{VolumeName: "data", Path: "x", Key: "k"}}), nil},
+		{"file key of another volume", func(p pod) {
+			from(corev1.EnvVarSource{FileKeyRef: &corev1.FileKeySelector{VolumeName: "data", Path: "x", Key: "k"}})(p)
+			p.Spec.Volumes[0].VolumeSource = corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/x"}}
+		}, bad(at + `.valueFrom.fileKeyRef.volumeName: Invalid value: "data": referenced volume must be of type emptyDir`)},
 		{
 			"file key", from(corev1.EnvVarSource{FileKeyRef: &corev1.FileKeySelector{VolumeName: "data", Path: "../x", Key: "k"}}),
 			bad(at + `.valueFrom.fileKeyRef.path: Invalid value: "../x": must not contain '..'`),

@@ -3,6 +3,7 @@
 package kinds
 
 import (
+	"encoding/json"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -14,18 +15,33 @@ import (
 
 func controllerRevisions() Kind {
 	return of[appsv1.ControllerRevision, appsv1.ControllerRevisionList](appsv1.SchemeGroupVersion, "ControllerRevision", "controllerrevisions", "controllerrevision", Kind{
-		rules: Rules{Create: create(validateControllerRevision), Update: update(validateControllerRevisionUpdate)},
+		rules: Rules{Create: create(newControllerRevision), Update: update(validateControllerRevisionUpdate)},
 		table: controllerRevisionTable,
 	})
 }
 
+// newControllerRevision checks a controller revision that is about to be made.
+func newControllerRevision(o *appsv1.ControllerRevision) field.ErrorList {
+	errs, p := validateControllerRevision(o), field.NewPath("data")
+	var data any
+	if o.Data.Raw == nil {
+		return append(errs, field.Required(p, "data is mandatory"))
+	}
+	if err := json.Unmarshal(o.Data.Raw, &data); err != nil {
+		return append(errs, field.Invalid(p, "<value omitted>", "error parsing data: "+err.Error()))
+	}
+	if data == nil {
+		return append(errs, field.Required(p, "data is mandatory"))
+	}
+	if _, is := data.(map[string]any); !is {
+		errs = append(errs, field.Required(p, "data must be a valid JSON object"))
+	}
+	return errs
+}
+
 // validateControllerRevision checks a controller revision.
 func validateControllerRevision(o *appsv1.ControllerRevision) field.ErrorList {
-	var errs field.ErrorList
-	if o.Data.Object == nil && len(o.Data.Raw) == 0 {
-		errs = append(errs, field.Required(field.NewPath("data"), "data is mandatory"))
-	}
-	return append(errs, nonNegative(o.Revision, field.NewPath("revision"))...)
+	return nonNegative(o.Revision, field.NewPath("revision"))
 }
 
 // validateControllerRevisionUpdate checks a change of a revision, whose data

@@ -205,7 +205,8 @@ spec:
 			s.Spec.ExternalTrafficPolicy = "Local"
 		}, bad("spec.externalIPs[1]: Invalid value", "spec.externalIPs[2]: Invalid value: \"127.0.0.1\": may not be in the loopback range",
 			"spec.externalIPs[3]: Invalid value: \"0.0.0.0\": may not be unspecified", "spec.externalIPs[4]: Invalid value: \"169.254.1.1\": may not be in the link-local range",
-			"spec.externalIPs[5]: Invalid value: \"224.0.0.1\": may not be in the link-local multicast range")},
+			"spec.externalIPs[5]: Invalid value: \"224.0.0.1\": may not be in the link-local multicast range",
+			"spec.externalIPs[6]: Invalid value: \"010.0.0.1\": must not have leading 0s")},
 		{
 			"external policy", func(s svc) { s.Spec.ExternalTrafficPolicy = "Local" },
 			bad(`spec.externalTrafficPolicy: Invalid value: "Local": may only be set for externally-accessible services`),
@@ -332,8 +333,33 @@ func TestLeases(t *testing.T) {
 		{"no time", func(l lease) { l.Spec.LeaseDurationSeconds = ptr[int32](0) }, bad("spec.leaseDurationSeconds: Invalid value: 0: must be greater than 0")},
 		{"transitions", func(l lease) { l.Spec.LeaseTransitions = ptr[int32](-1) }, bad("spec.leaseTransitions: Invalid value: -1: must be greater than or equal to 0")},
 		{"preferred", func(l lease) { l.Spec.PreferredHolder = ptr("m") }, bad("spec.preferredHolder: Forbidden")},
+		{"preferred with an empty strategy", func(l lease) {
+			l.Spec.PreferredHolder, l.Spec.Strategy = ptr("m"), ptr(coordinationv1.CoordinatedLeaseStrategy(""))
+		}, bad("spec.preferredHolder: Forbidden", "spec.strategy: Invalid value", "spec.strategy: Invalid value")},
 		{"strategy", func(l lease) { l.Spec.Strategy = ptr(coordinationv1.CoordinatedLeaseStrategy("a b")) }, bad("spec.strategy: Invalid value")},
 	})
+}
+
+// TestElectedLeases: what a lease says of who is to be elected is not kept, unless it was stored.
+func TestElectedLeases(t *testing.T) {
+	t.Parallel()
+	k := leases()
+	l := &coordinationv1.Lease{Spec: coordinationv1.LeaseSpec{PreferredHolder: ptr("m"), Strategy: ptr(coordinationv1.OldestEmulationVersion)}}
+	stored, first := l.DeepCopy(), l.DeepCopy()
+	k.onCreate(t.Context(), first)
+	if first.Spec.PreferredHolder != nil || first.Spec.Strategy != nil {
+		t.Errorf("made: %+v", first.Spec)
+	}
+	second := l.DeepCopy()
+	k.onUpdate(t.Context(), second, first)
+	if second.Spec.PreferredHolder != nil || second.Spec.Strategy != nil {
+		t.Errorf("updated: %+v", second.Spec)
+	}
+	third := l.DeepCopy()
+	k.onUpdate(t.Context(), third, stored)
+	if third.Spec.PreferredHolder == nil || third.Spec.Strategy == nil {
+		t.Errorf("updated as it was stored: %+v", third.Spec)
+	}
 }
 
 func TestLimitsAndQuotas(t *testing.T) {
@@ -361,9 +387,14 @@ func TestLimitsAndQuotas(t *testing.T) {
 			"min over max", item(func(i it) { *i = corev1.LimitRangeItem{Type: i.Type, Min: list("cpu", "3"), Max: list("cpu", "2")} }),
 			bad(at + `.min[cpu]: Invalid value: "3": min value 3 is greater than max value 2`),
 		},
-		{"default over max", item(func(i it) { i.Default = list("cpu", "3") }), bad(at + `.default[cpu]: Invalid value: "3": default value 3 is greater than max value 2`)},
-		{"negative", item(func(i it) { i.Min = list("cpu", "-1") }), bad(at + ".min[cpu]: Invalid value")},
+		{"default over max", item(func(i it) { i.Default = list("cpu", "3") }), bad(at + `.default[cpu]: Invalid value: "2": default value 3 is greater than max value 2`)},
+		{"negative", item(func(i it) { i.Min = list("cpu", "-1") }), bad(at+".min[cpu]: Invalid value", at+".maxLimitRequestRatio[cpu]: Invalid value")},
 		{"resource", item(func(i it) { i.Max = list("cpu", "2", "disk", "1") }), bad(at + ".max[disk]: Invalid value")},
+		{"default request over default", item(func(i it) { i.DefaultRequest = list("cpu", "1500m") }), bad(at + `.defaultRequest[cpu]: Invalid value: "1500m": default request value 1500m is greater than default limit value 1`)},
+		{"ratio out of reach", item(func(i it) { i.MaxLimitRequestRatio = list("cpu", "21") }), bad(at + `.maxLimitRequestRatio[cpu]: Invalid value: "21": ratio 21 is greater than max/min = 20.000000`)},
+		{"ratio at the bound", item(func(i it) { i.MaxLimitRequestRatio = list("cpu", "20") }), nil},
+		{"ratio of a resource", item(func(i it) { i.MaxLimitRequestRatio = list("disk", "2") }), bad(at + ".maxLimitRequestRatio[disk]: Invalid value")},
+		{"a device by halves", item(func(i it) { i.Default, i.DefaultRequest = list("a.b/gpu", "2"), list("a.b/gpu", "1") }), bad(at + `.defaultRequest[a.b/gpu]: Invalid value: "1": default value 2 must equal to defaultRequest value 1 in a.b/gpu`)},
 		{"ratio", item(func(i it) { i.MaxLimitRequestRatio = list("cpu", "500m") }), bad(at + `.maxLimitRequestRatio[cpu]: Invalid value: "500m": ratio 500m is less than 1`)},
 	})
 }

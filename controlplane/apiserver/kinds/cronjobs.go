@@ -20,11 +20,24 @@ import (
 
 func cronJobs() Kind {
 	return of[batchv1.CronJob, batchv1.CronJobList](batchv1.SchemeGroupVersion, "CronJob", "cronjobs", "cronjob", Kind{
-		short: []string{"cj"}, inAll: true, status: true, generation: true,
+		short: []string{"cj"}, category: "all", status: true, generation: true,
 		rules:    Rules{Create: create(validateCronJob), Update: update(validateCronJobUpdate)},
+		warnings: withName(warningOf(cronJobWarnings)),
 		defaults: defaulting(defaultCronJob),
 		table:    cronJobTable,
 	})
+}
+
+// cronJobWarnings warns of the jobs it makes, and of a zone that is told in the schedule.
+func cronJobWarnings(o, old *batchv1.CronJob) []string {
+	var w []string
+	if old == nil || o.Generation != old.Generation {
+		w = jobSpecWarnings(&o.Spec.JobTemplate.Spec, field.NewPath("spec", "jobTemplate", "spec"))
+	}
+	if old != nil && strings.Contains(o.Spec.Schedule, "TZ") {
+		w = append(w, "cannot use TZ or CRON_TZ in spec.spec.schedule, use timeZone instead, see https://kubernetes.io/docs/concepts/workloads/controllers/cron-jobs/ for more details")
+	}
+	return w
 }
 
 const (

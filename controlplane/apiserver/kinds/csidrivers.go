@@ -34,6 +34,9 @@ func defaultCSIDriver(o *storagev1.CSIDriver) {
 	setPtr(&s.SELinuxMount, false)
 }
 
+// minAllocatablePeriod is how often a driver may have the limits of a node counted anew, in seconds.
+const minAllocatablePeriod = 10
+
 // validateCSIDriver checks a driver's description.
 func validateCSIDriver(d *storagev1.CSIDriver) field.ErrorList {
 	p := field.NewPath("spec")
@@ -62,6 +65,12 @@ func validateCSIDriver(d *storagev1.CSIDriver) field.ErrorList {
 		if e := t.ExpirationSeconds; e != nil && *e < minTokenExpiration {
 			errs = append(errs, field.Invalid(at.Child("expirationSeconds"), *e, "may not specify a duration less than 10 minutes"))
 		}
+	}
+	if s := d.Spec.NodeAllocatableUpdatePeriodSeconds; s != nil && *s < minAllocatablePeriod {
+		errs = append(errs, younger(field.Invalid(p.Child("nodeAllocatableUpdatePeriodSeconds"), *s, "must be greater than or equal to 10 seconds"))...)
+	}
+	if b := d.Spec.ServiceAccountTokenInSecrets; b != nil && len(d.Spec.TokenRequests) == 0 {
+		errs = append(errs, younger(field.Invalid(p.Child("serviceAccountTokenInSecrets"), *b, "serviceAccountTokenInSecrets is set but no tokenRequests are specified"))...)
 	}
 	for _, m := range d.Spec.VolumeLifecycleModes {
 		errs = append(errs, oneOf(m, p.Child("volumeLifecycleModes"), storagev1.VolumeLifecyclePersistent, storagev1.VolumeLifecycleEphemeral)...)

@@ -20,8 +20,9 @@ import (
 
 func daemonSets() Kind {
 	return of[appsv1.DaemonSet, appsv1.DaemonSetList](appsv1.SchemeGroupVersion, "DaemonSet", "daemonsets", "daemonset", Kind{
-		short: []string{"ds"}, inAll: true, status: true, generation: true, onCreate: creating(newDaemonSet), onUpdate: updating(updateDaemonSet),
+		short: []string{"ds"}, category: "all", status: true, generation: true, onCreate: creating(newDaemonSet), onUpdate: updating(updateDaemonSet),
 		rules:    Rules{create(validateDaemonSet), update(validateDaemonSetUpdate), update(validateDaemonSetStatusUpdate)},
+		warnings: ofTemplate(field.NewPath("spec", "template"), func(o *appsv1.DaemonSet) *corev1.PodTemplateSpec { return &o.Spec.Template }),
 		defaults: defaulting(defaultDaemonSet),
 		table:    daemonSetTable,
 	})

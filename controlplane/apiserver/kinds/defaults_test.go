@@ -189,7 +189,7 @@ func TestDefaults(t *testing.T) {
 		{"replica set", &appsv1.ReplicaSet{}, &appsv1.ReplicaSet{}, `{}`, `{spec: {replicas: 1, selector: null, template: {spec: {containers: null, ` + podRest + `}}}}`},
 		{
 			"stateful set", &appsv1.StatefulSet{}, &appsv1.StatefulSet{}, `{spec: {volumeClaimTemplates: [{metadata: {name: d}}]}}`,
-			`{spec: {replicas: 1, podManagementPolicy: OrderedReady, updateStrategy: {type: RollingUpdate, rollingUpdate: {partition: 0}}, revisionHistoryLimit: 10, selector: null, serviceName: "",
+			`{spec: {replicas: 1, podManagementPolicy: OrderedReady, updateStrategy: {type: RollingUpdate, rollingUpdate: {partition: 0, maxUnavailable: 1}}, revisionHistoryLimit: 10, selector: null, serviceName: "",
 				persistentVolumeClaimRetentionPolicy: {whenDeleted: Retain, whenScaled: Retain}, template: {spec: {containers: null, ` + podRest + `}},
 				volumeClaimTemplates: [{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: d}, spec: {volumeMode: Filesystem}, status: {phase: Pending}}]}}`,
 		},
@@ -300,7 +300,10 @@ func TestServiceAddresses(t *testing.T) {
 	for _, c := range []struct{ name, in, out string }{
 		{"nothing yet", `{spec: {type: ClusterIP}}`, `{spec: {type: ClusterIP, ipFamilies: [IPv6], ipFamilyPolicy: SingleStack}}`},
 		{"singular", `{spec: {clusterIP: 10.0.0.1, ipFamilies: [IPv4]}}`, `{spec: {clusterIP: 10.0.0.1, clusterIPs: [10.0.0.1], ipFamilies: [IPv4], ipFamilyPolicy: SingleStack}}`},
-		{"plural", `{spec: {clusterIPs: [None]}}`, `{spec: {clusterIP: None, clusterIPs: [None], ipFamilies: [IPv6], ipFamilyPolicy: SingleStack}}`},
+		{"plural", `{spec: {clusterIPs: [None], selector: {a: b}}}`, `{spec: {clusterIP: None, clusterIPs: [None], selector: {a: b}, ipFamilies: [IPv6], ipFamilyPolicy: SingleStack}}`},
+		{"of anybody's endpoints", `{spec: {clusterIP: None}}`, `{spec: {clusterIP: None, clusterIPs: [None], ipFamilies: [IPv6, IPv4], ipFamilyPolicy: RequireDualStack}}`},
+		{"of one family's endpoints", `{spec: {clusterIP: None, ipFamilyPolicy: SingleStack}}`, `{spec: {clusterIP: None, clusterIPs: [None], ipFamilies: [IPv6], ipFamilyPolicy: SingleStack}}`},
+		{"of IPv4 first", `{spec: {clusterIP: None, ipFamilies: [IPv4]}}`, `{spec: {clusterIP: None, clusterIPs: [None], ipFamilies: [IPv4, IPv6], ipFamilyPolicy: RequireDualStack}}`},
 		{"external name", `{spec: {type: ExternalName}}`, `{spec: {type: ExternalName}}`},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -20,9 +21,10 @@ import (
 
 func deployments() Kind {
 	return of[appsv1.Deployment, appsv1.DeploymentList](appsv1.SchemeGroupVersion, "Deployment", "deployments", "deployment", Kind{
-		short: []string{"deploy"}, inAll: true, status: true, generation: true,
+		short: []string{"deploy"}, category: "all", status: true, generation: true,
 		onUpdate: updating(updateDeployment), onStatus: updating(deploymentStatus), statusResets: []string{"metadata.labels"},
 		rules:    Rules{create(validateDeployment), update(validateDeploymentUpdate), update(validateDeploymentStatusUpdate)},
+		warnings: withName(ofTemplate(field.NewPath("spec", "template"), func(o *appsv1.Deployment) *corev1.PodTemplateSpec { return &o.Spec.Template })),
 		defaults: defaulting(defaultDeployment),
 		table:    deploymentTable,
 		scale:    deploymentScale,

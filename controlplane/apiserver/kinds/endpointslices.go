@@ -4,6 +4,7 @@ package kinds
 
 import (
 	"context"
+	"slices"
 	"strconv"
 	"time"
 
@@ -28,7 +29,10 @@ func endpointSlices() Kind {
 	})
 }
 
-func newEndpointSlice(_ context.Context, s *discoveryv1.EndpointSlice) { s.Generation = 1 }
+func newEndpointSlice(_ context.Context, s *discoveryv1.EndpointSlice) {
+	s.Generation = 1
+	dropTopology(s, nil)
+}
 
 // updateEndpointSlice counts the generation by hand: an EndpointSlice has no spec.
 func updateEndpointSlice(_ context.Context, s, old *discoveryv1.EndpointSlice) {
@@ -37,6 +41,25 @@ func updateEndpointSlice(_ context.Context, s, old *discoveryv1.EndpointSlice) {
 	was.TypeMeta, is.TypeMeta = metav1.TypeMeta{}, metav1.TypeMeta{}
 	if !equality.Semantic.DeepEqual(was, is) || !labels.Equals(old.Labels, s.Labels) {
 		s.Generation = old.Generation + 1
+	}
+	if !equality.Semantic.DeepEqual(old.Endpoints, s.Endpoints) {
+		dropTopology(s, old.Endpoints)
+	}
+}
+
+// dropTopology takes the labels from endpoints, which only an API that is gone could write. The
+// name of a node that was stored as such a label is kept.
+func dropTopology(s *discoveryv1.EndpointSlice, old []discoveryv1.Endpoint) {
+	for i := range s.Endpoints {
+		e := &s.Endpoints[i]
+		node, named := e.DeprecatedTopology[corev1.LabelHostname]
+		e.DeprecatedTopology = nil
+		if !named || e.NodeName != nil || len(validation.IsDNS1123Subdomain(node)) > 0 {
+			continue
+		}
+		if slices.ContainsFunc(old, func(o discoveryv1.Endpoint) bool { return o.DeprecatedTopology[corev1.LabelHostname] == node }) {
+			e.NodeName = &node
+		}
 	}
 }
 

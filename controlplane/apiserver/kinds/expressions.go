@@ -19,7 +19,6 @@ import (
 const (
 	maxMatchConditions  = 64
 	maxAuditAnnotations = 20
-	maxPolicyMessage    = 5 * 1024
 )
 
 // expressions is what expressions may name. It takes megabytes, so it is made when the
@@ -81,20 +80,15 @@ func (c *compiler) conditions(all []admissionv1.MatchCondition, p *field.Path) f
 	return errs
 }
 
+// variables declares those of a policy. Of two of one name the last counts.
 func (c *compiler) variables(all []admissionv1.Variable, p *field.Path) field.ErrorList {
 	var errs field.ErrorList
-	seen := map[string]bool{}
 	for i := range all {
 		v, at := &all[i], p.Index(i)
 		if msgs := validation.IsCIdentifier(v.Name); len(msgs) > 0 {
 			errs = append(errs, messages(at.Child("name"), v.Name, msgs)...)
 			continue
 		}
-		if seen[v.Name] {
-			errs = append(errs, field.Duplicate(at.Child("name"), v.Name))
-			continue
-		}
-		seen[v.Name] = true
 		if strings.TrimSpace(v.Expression) == "" {
 			errs = append(errs, field.Required(at.Child("expression"), ""))
 			continue
@@ -108,20 +102,19 @@ func (c *compiler) variables(all []admissionv1.Variable, p *field.Path) field.Er
 // rule checks one condition of a policy and what is said when it does not hold.
 func (c *compiler) rule(v *admissionv1.Validation, p *field.Path) field.ErrorList {
 	errs := c.check(&validating.ValidationCondition{Expression: v.Expression}, p.Child("expression"))
-	if len(v.Message) > maxPolicyMessage {
-		errs = append(errs, field.TooLong(p.Child("message"), "", maxPolicyMessage))
-	}
-	if v.Message != "" && strings.ContainsAny(strings.TrimSpace(v.Message), "\r\n") {
+	switch text := strings.TrimSpace(v.Message); {
+	case v.Message != "" && text == "":
+		errs = append(errs, younger(field.Invalid(p.Child("message"), v.Message, "must be non-empty if specified"))...)
+	case strings.ContainsAny(text, "\r\n"):
 		errs = append(errs, field.Invalid(p.Child("message"), v.Message, "must not contain line breaks"))
 	}
-	if strings.ContainsAny(v.Expression, "\r\n") && v.Message == "" && v.MessageExpression == "" {
-		errs = append(errs, field.Required(p.Child("message"), "message must be specified if expression contains line breaks"))
-	}
-	if v.MessageExpression != "" {
+	if at := p.Child("messageExpression"); v.MessageExpression != "" && strings.TrimSpace(v.MessageExpression) == "" {
+		errs = append(errs, field.Invalid(at, v.MessageExpression, "must be non-empty if specified"))
+	} else if v.MessageExpression != "" {
 		plain := &compiler{Compiler: c.Compiler, names: cel.OptionalVariableDeclarations{HasParams: c.names.HasParams}}
-		errs = append(errs, plain.check(&validating.MessageExpressionCondition{MessageExpression: v.MessageExpression}, p.Child("messageExpression"))...)
+		errs = append(errs, plain.check(&validating.MessageExpressionCondition{MessageExpression: v.MessageExpression}, at)...)
 	}
-	return append(errs, optionalOneOf(v.Reason, p.Child("reason"), metav1.StatusReasonForbidden, metav1.StatusReasonInvalid, metav1.StatusReasonRequestEntityTooLarge, metav1.StatusReasonUnauthorized)...)
+	return append(errs, younger(optionalOneOf(v.Reason, p.Child("reason"), metav1.StatusReasonForbidden, metav1.StatusReasonInvalid, metav1.StatusReasonRequestEntityTooLarge)...)...)
 }
 
 func (c *compiler) annotations(all []admissionv1.AuditAnnotation, p *field.Path) field.ErrorList {

@@ -3,6 +3,7 @@
 package kinds
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -18,9 +19,30 @@ import (
 func ingresses() Kind {
 	return of[networkingv1.Ingress, networkingv1.IngressList](networkingv1.SchemeGroupVersion, "Ingress", "ingresses", "ingress", Kind{
 		short: []string{"ing"}, status: true, generation: true,
-		rules: Rules{create(validateIngress), anew(validateIngress), anew(validateIngressStatus)},
-		table: ingressTable,
+		rules:    Rules{create(newIngress), anew(validateIngress), anew(validateIngressStatus)},
+		warnings: warningOf(ingressWarnings),
+		table:    ingressTable,
 	})
+}
+
+// ingressClassAnnotation is what named the class of an ingress before there was a field for it.
+const ingressClassAnnotation = "kubernetes.io/ingress.class"
+
+// ingressWarnings warns of a class that is told as it was before there was a field for it.
+func ingressWarnings(o, old *networkingv1.Ingress) []string {
+	if _, is := o.Annotations[ingressClassAnnotation]; old == nil && is && o.Spec.IngressClassName == nil {
+		return []string{fmt.Sprintf("annotation %q is deprecated, please use 'spec.ingressClassName' instead", ingressClassAnnotation)}
+	}
+	return nil
+}
+
+// newIngress checks an ingress that is about to be made.
+func newIngress(o *networkingv1.Ingress) field.ErrorList {
+	errs := validateIngress(o)
+	if class, is := o.Annotations[ingressClassAnnotation]; is && o.Spec.IngressClassName != nil && class != *o.Spec.IngressClassName {
+		errs = append(errs, field.Invalid(field.NewPath("annotations").Child(ingressClassAnnotation), class, "must match `ingressClassName` when both are specified"))
+	}
+	return errs
 }
 
 // validateIngress checks an ingress.

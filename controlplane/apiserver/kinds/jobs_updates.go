@@ -3,12 +3,8 @@
 package kinds
 
 import (
-	"fmt"
-	"slices"
-
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
@@ -71,54 +67,4 @@ func takeResources(containers, now []corev1.Container) {
 			containers[i].Resources = now[i].Resources
 		}
 	}
-}
-
-// validateJobStatusUpdate checks a job's status. A job that has finished does
-// not go on.
-func validateJobStatusUpdate(o, old *batchv1.Job) field.ErrorList {
-	p, s := field.NewPath("status"), &o.Status
-	errs := nonNegative(s.Active, p.Child("active"))
-	errs = append(errs, nonNegative(s.Succeeded, p.Child("succeeded"))...)
-	errs = append(errs, nonNegative(s.Failed, p.Child("failed"))...)
-	errs = append(errs, optionalNonNegative(s.Ready, p.Child("ready"))...)
-	errs = append(errs, optionalNonNegative(s.Terminating, p.Child("terminating"))...)
-	errs = append(errs, uncountedPods(s.UncountedTerminatedPods, p.Child("uncountedTerminatedPods"))...)
-	for _, t := range []batchv1.JobConditionType{batchv1.JobComplete, batchv1.JobFailed} {
-		if jobHas(old, t) && !jobHas(o, t) {
-			errs = append(errs, field.Invalid(p.Child("conditions"), field.OmitValueType{}, fmt.Sprintf("cannot disable the terminal condition %s=True", t)))
-		}
-	}
-	if jobHas(o, batchv1.JobComplete) && jobHas(o, batchv1.JobFailed) {
-		errs = append(errs, field.Invalid(p.Child("conditions"), field.OmitValueType{}, "cannot set Complete=True and Failed=True conditions"))
-	}
-	return errs
-}
-
-// uncountedPods checks that each pod is to be counted once: as succeeded or as failed.
-func uncountedPods(u *batchv1.UncountedTerminatedPods, p *field.Path) field.ErrorList {
-	if u == nil {
-		return nil
-	}
-	var errs field.ErrorList
-	seen := make(map[types.UID]bool, len(u.Succeeded)+len(u.Failed))
-	check := func(uids []types.UID, p *field.Path) {
-		for i, uid := range uids {
-			switch {
-			case uid == "":
-				errs = append(errs, field.Invalid(p.Index(i), uid, "must not be empty"))
-			case seen[uid]:
-				errs = append(errs, field.Duplicate(p.Index(i), uid))
-			}
-			seen[uid] = true
-		}
-	}
-	check(u.Succeeded, p.Child("succeeded"))
-	check(u.Failed, p.Child("failed"))
-	return errs
-}
-
-func jobHas(o *batchv1.Job, t batchv1.JobConditionType) bool {
-	return slices.ContainsFunc(o.Status.Conditions, func(c batchv1.JobCondition) bool {
-		return c.Type == t && c.Status == corev1.ConditionTrue
-	})
 }

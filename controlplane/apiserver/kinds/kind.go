@@ -21,7 +21,7 @@ type Kind struct {
 	plural    string
 	singular  string
 	short     []string // kubectl's abbreviations
-	inAll     bool     // a part of "kubectl get all"
+	category  string   // a name for kinds of several groups, as in "kubectl get all"
 	cluster   bool     // not in a namespace
 	newObject func() runtime.Object
 	newList   func() runtime.Object
@@ -38,6 +38,7 @@ type Kind struct {
 	name     apivalidation.ValidateNameFunc                    // nil means a DNS subdomain of at most 253 characters
 	rules    Rules                                             // beyond those for names and metadata
 	byGroup  map[string]Rules                                  // instead of rules, by the API group of the request
+	warnings func(obj, old runtime.Object) []string            // what a client should know of obj; old is nil if it is new
 	defaults func(obj runtime.Object)                          // see AddToScheme; nil means none
 	table    func(gr schema.GroupResource) rest.TableConvertor // kubectl's columns; nil means name and age
 

@@ -3,6 +3,7 @@
 package kinds
 
 import (
+	"context"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -13,10 +14,25 @@ import (
 
 func leases() Kind {
 	return of[coordinationv1.Lease, coordinationv1.LeaseList](coordinationv1.SchemeGroupVersion, "Lease", "leases", "lease", Kind{
-		conditional: true, upsert: true, anyFinalizer: true,
+		conditional: true, upsert: true, anyFinalizer: true, onCreate: creating(newLease), onUpdate: updating(updateLease),
 		rules: Rules{Create: create(validateLease), Update: anew(validateLease)},
 		table: leaseTable,
 	})
+}
+
+// newLease drops what is for electing leaders by choice, which is off by default in Kubernetes.
+func newLease(ctx context.Context, l *coordinationv1.Lease) {
+	updateLease(ctx, l, &coordinationv1.Lease{})
+}
+
+// updateLease keeps it where it was stored.
+func updateLease(_ context.Context, l, old *coordinationv1.Lease) {
+	if old.Spec.Strategy == nil {
+		l.Spec.Strategy = nil
+	}
+	if old.Spec.PreferredHolder == nil {
+		l.Spec.PreferredHolder = nil
+	}
 }
 
 // validateLease checks a lease, which may be held by nobody but not for no time.
@@ -31,7 +47,8 @@ func validateLease(l *coordinationv1.Lease) field.ErrorList {
 	}
 	if l.Spec.Strategy != nil {
 		errs = append(errs, qualifiedName(string(*l.Spec.Strategy), p.Child("strategy"))...)
-	} else if deref(l.Spec.PreferredHolder) != "" {
+	}
+	if deref(l.Spec.PreferredHolder) != "" && deref(l.Spec.Strategy) == "" {
 		errs = append(errs, field.Forbidden(p.Child("preferredHolder"), "may only be specified if `strategy` is defined"))
 	}
 	return errs

@@ -3,6 +3,7 @@
 package kinds
 
 import (
+	"fmt"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -91,39 +92,84 @@ func limitType(t corev1.LimitType, p *field.Path) field.ErrorList {
 // limitOrder compares, for each resource, all the bounds that are given.
 func limitOrder(it *corev1.LimitRangeItem, p *field.Path) field.ErrorList {
 	var errs field.ErrorList
-	bounds := []struct {
+	all := corev1.ResourceList{}
+	for _, b := range []struct {
 		name string
 		list corev1.ResourceList
-	}{{"min", it.Min}, {"defaultRequest", it.DefaultRequest}, {"default", it.Default}, {"max", it.Max}}
-	all := corev1.ResourceList{}
-	for _, b := range bounds {
-		for name, q := range b.list {
-			all[name] = q
-		}
+	}{{"min", it.Min}, {"defaultRequest", it.DefaultRequest}, {"default", it.Default}, {"max", it.Max}, {"maxLimitRequestRatio", it.MaxLimitRequestRatio}} {
 		for _, name := range sortedNames(b.list) {
+			all[name] = b.list[name]
 			errs = append(errs, limitResourceName(it.Type, name, p.Child(b.name).Key(string(name)))...)
 			errs = append(errs, quantityNotNegative(b.list[name], p.Child(b.name).Key(string(name)))...)
 		}
 	}
 	for _, name := range sortedNames(all) {
-		var last *resource.Quantity
-		lastName := ""
-		for _, b := range bounds {
-			q, ok := b.list[name]
-			if !ok {
-				continue
-			}
-			if last != nil && last.Cmp(q) > 0 {
-				errs = append(errs, field.Invalid(p.Child(lastName).Key(string(name)), last.String(), lastName+" value "+last.String()+" is greater than "+b.name+" value "+q.String()))
-			}
-			last, lastName = &q, b.name
+		errs = append(errs, boundsInOrder(it, name, p)...)
+		errs = append(errs, limitRatio(it, name, p.Child("maxLimitRequestRatio").Key(string(name)))...)
+		of, request := it.Default[name], it.DefaultRequest[name]
+		_, limited := it.Default[name]
+		_, requested := it.DefaultRequest[name]
+		if limited && requested && !mayOvercommit(name) && of.Cmp(request) != 0 {
+			errs = append(errs, younger(field.Invalid(p.Child("defaultRequest").Key(string(name)), request.String(),
+				fmt.Sprintf("default value %s must equal to defaultRequest value %s in %s", of.String(), request.String(), name)))...)
 		}
 	}
-	for _, name := range sortedNames(it.MaxLimitRequestRatio) {
-		ratio := it.MaxLimitRequestRatio[name]
-		if ratio.Cmp(resource.MustParse("1")) < 0 {
-			errs = append(errs, field.Invalid(p.Child("maxLimitRequestRatio").Key(string(name)), ratio.String(), "ratio "+ratio.String()+" is less than 1"))
+	return errs
+}
+
+// boundsInOrder compares the bounds of one resource.
+func boundsInOrder(it *corev1.LimitRangeItem, name corev1.ResourceName, p *field.Path) field.ErrorList {
+	type bound struct {
+		list corev1.ResourceList
+		text string
+	}
+	low, high := bound{it.Min, "min"}, bound{it.Max, "max"}
+	request, limit := bound{it.DefaultRequest, "default request"}, bound{it.Default, "default"}
+	var errs field.ErrorList
+	for _, c := range []struct {
+		less, more bound
+		at         string
+	}{
+		{low, high, "min"},
+		{low, request, "defaultRequest"},
+		{request, high, "defaultRequest"},
+		{request, bound{it.Default, "default limit"}, "defaultRequest"},
+		{low, limit, "default"},
+		{limit, high, "default"},
+	} {
+		less, has := c.less.list[name]
+		more, too := c.more.list[name]
+		if !has || !too || less.Cmp(more) <= 0 {
+			continue
 		}
+		shown := less
+		if c.less.text == "min" && c.at == "defaultRequest" || c.less.text == "default" {
+			shown = more
+		}
+		errs = append(errs, field.Invalid(p.Child(c.at).Key(string(name)), shown.String(),
+			fmt.Sprintf("%s value %s is greater than %s value %s", c.less.text, less.String(), c.more.text, more.String())))
+	}
+	return errs
+}
+
+// limitRatio checks how many times the request a limit may be: not less than once, and not more
+// than the bounds allow anyway.
+func limitRatio(it *corev1.LimitRangeItem, name corev1.ResourceName, p *field.Path) field.ErrorList {
+	ratio, has := it.MaxLimitRequestRatio[name]
+	if !has {
+		return nil
+	}
+	var errs field.ErrorList
+	if ratio.Cmp(resource.MustParse("1")) < 0 {
+		errs = append(errs, field.Invalid(p, ratio.String(), "ratio "+ratio.String()+" is less than 1"))
+	}
+	least, bounded := it.Min[name]
+	most, both := it.Max[name]
+	if !bounded || !both {
+		return errs
+	}
+	if reach := most.AsApproximateFloat64() / least.AsApproximateFloat64(); ratio.AsApproximateFloat64() > reach {
+		errs = append(errs, younger(field.Invalid(p, ratio.String(), fmt.Sprintf("ratio %s is greater than max/min = %f", ratio.String(), reach)))...)
 	}
 	return errs
 }

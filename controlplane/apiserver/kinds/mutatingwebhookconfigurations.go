@@ -15,7 +15,7 @@ import (
 
 func mutatingWebhookConfigurations() Kind {
 	return of[admissionv1.MutatingWebhookConfiguration, admissionv1.MutatingWebhookConfigurationList](admissionv1.SchemeGroupVersion, "MutatingWebhookConfiguration", "mutatingwebhookconfigurations", "mutatingwebhookconfiguration", Kind{
-		cluster: true, anyFinalizer: true, onCreate: creating(newMutatingWebhooks), onUpdate: updating(updateMutatingWebhooks),
+		category: "api-extensions", cluster: true, anyFinalizer: true, onCreate: creating(newMutatingWebhooks), onUpdate: updating(updateMutatingWebhooks),
 		rules:    Rules{Create: create(validateMutatingWebhooks), Update: anew(validateMutatingWebhooks)},
 		defaults: defaulting(defaultMutatingWebhooks),
 		table:    mutatingWebhooksTable,

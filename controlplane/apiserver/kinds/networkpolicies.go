@@ -3,7 +3,6 @@
 package kinds
 
 import (
-	"net/netip"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -13,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/registry/rest"
+	netutils "k8s.io/utils/net"
 )
 
 func networkPolicies() Kind {
@@ -120,16 +120,19 @@ func ipBlock(b *networkingv1.IPBlock, p *field.Path) field.ErrorList {
 		return field.ErrorList{field.Required(p.Child("cidr"), "")}
 	}
 	errs := cidr(b.CIDR, p.Child("cidr"))
-	whole, err := netip.ParsePrefix(b.CIDR)
+	_, whole, err := netutils.ParseCIDRSloppy(b.CIDR)
+	if err != nil {
+		return errs
+	}
+	size, _ := whole.Mask.Size()
 	for i, e := range b.Except {
 		at := p.Child("except").Index(i)
-		bad := cidr(e, at)
-		errs = append(errs, bad...)
-		part, partErr := netip.ParsePrefix(e)
-		if len(bad) > 0 || err != nil || partErr != nil {
+		errs = append(errs, cidr(e, at)...)
+		_, part, err := netutils.ParseCIDRSloppy(e)
+		if err != nil {
 			continue
 		}
-		if !whole.Contains(part.Addr()) || part.Bits() <= whole.Bits() {
+		if n, _ := part.Mask.Size(); !whole.Contains(part.IP) || n <= size {
 			errs = append(errs, field.Invalid(at, e, "must be a strict subset of `cidr`"))
 		}
 	}

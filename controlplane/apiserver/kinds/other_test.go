@@ -193,6 +193,17 @@ func TestStorage(t *testing.T) {
 		{"topology", func(c sc) {
 			c.AllowedTopologies = []corev1.TopologySelectorTerm{{MatchLabelExpressions: []corev1.TopologySelectorLabelRequirement{{Key: "a b"}}}}
 		}, bad("allowedTopologies[0].matchLabelExpressions[0].key: Invalid value", "allowedTopologies[0].matchLabelExpressions[0].values: Required value")},
+		{"topology twice", func(c sc) {
+			zone := corev1.TopologySelectorLabelRequirement{Key: "zone", Values: []string{"a", "b", "a"}}
+			back := corev1.TopologySelectorLabelRequirement{Key: "zone", Values: []string{"b", "a"}}
+			c.AllowedTopologies = []corev1.TopologySelectorTerm{
+				{MatchLabelExpressions: []corev1.TopologySelectorLabelRequirement{zone}},
+				{MatchLabelExpressions: []corev1.TopologySelectorLabelRequirement{back}},
+				{MatchLabelExpressions: []corev1.TopologySelectorLabelRequirement{zone, back}},
+			}
+		}, bad(`allowedTopologies[0].matchLabelExpressions[0].values[2]: Duplicate value: "a"`, `allowedTopologies[1].matchLabelExpressions: Duplicate value: ""`,
+			`allowedTopologies[2].matchLabelExpressions: Duplicate value: ""`, `allowedTopologies[2].matchLabelExpressions: Duplicate value: ""`,
+			`allowedTopologies[2].matchLabelExpressions[0].values[2]: Duplicate value: "a"`, `allowedTopologies[2].matchLabelExpressions[1].key: Duplicate value: "zone"`)},
 	})
 	mutateUpdate(t, class, validateStorageClassUpdate, []mutation[sc]{
 		{"expansion", func(c sc) { c.AllowVolumeExpansion = ptr(true) }, nil},
@@ -231,6 +242,8 @@ func TestStorage(t *testing.T) {
 			},
 			bad("spec.tokenRequests[1].audience: Duplicate value", "spec.tokenRequests[1].expirationSeconds: Invalid value"),
 		},
+		{"limits counted anew every five seconds", func(d cd) { d.Spec.NodeAllocatableUpdatePeriodSeconds = ptr[int64](5) }, bad("spec.nodeAllocatableUpdatePeriodSeconds: Invalid value: 5: must be greater than or equal to 10 seconds")},
+		{"no tokens in secrets", func(d cd) { d.Spec.ServiceAccountTokenInSecrets = ptr(true) }, bad("spec.serviceAccountTokenInSecrets: Invalid value: true: serviceAccountTokenInSecrets is set but no tokenRequests are specified")},
 		{"group policy", func(d cd) { d.Spec.FSGroupPolicy = ptr(storagev1.FSGroupPolicy("x")) }, bad("spec.fsGroupPolicy: Unsupported value")},
 	})
 	type va = *storagev1.VolumeAttachment
@@ -284,7 +297,9 @@ func TestNetwork(t *testing.T) {
 	}
 	path := func(i ing) *networkingv1.HTTPIngressPath { return &i.Spec.Rules[0].HTTP.Paths[0] }
 	at := "spec.rules[0].http.paths[0]"
-	mutate(t, ingress, validateIngress, []mutation[ing]{
+	mutate(t, ingress, newIngress, []mutation[ing]{
+		{"class twice", func(i ing) { i.Annotations = map[string]string{"kubernetes.io/ingress.class": "c"} }, nil},
+		{"two classes", func(i ing) { i.Annotations = map[string]string{"kubernetes.io/ingress.class": "d"} }, bad("annotations.kubernetes.io/ingress.class: Invalid value: \"d\": must match `ingressClassName` when both are specified")},
 		{"nothing", func(i ing) { i.Spec = networkingv1.IngressSpec{} }, bad("spec: Invalid value: null: either `defaultBackend` or `rules` must be specified")},
 		{"host", func(i ing) { i.Spec.Rules[0].Host = "a_b" }, bad("spec.rules[0].host: Invalid value")},
 		{"host an address", func(i ing) { i.Spec.Rules[0].Host = "10.0.0.1" }, bad("spec.rules[0].host: Invalid value: \"10.0.0.1\": must be a DNS name, not an IP address")},

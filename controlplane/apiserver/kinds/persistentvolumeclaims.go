@@ -16,7 +16,7 @@ import (
 
 func persistentVolumeClaims() Kind {
 	return of[corev1.PersistentVolumeClaim, corev1.PersistentVolumeClaimList](corev1.SchemeGroupVersion, "PersistentVolumeClaim", "persistentvolumeclaims", "persistentvolumeclaim", Kind{
-		short: []string{"pvc"}, status: true, onCreate: creating(newClaim),
+		short: []string{"pvc"}, status: true, onCreate: creating(newClaim), onUpdate: updating(updateClaim),
 		rules:    Rules{create(validatePersistentVolumeClaim), update(validatePersistentVolumeClaimUpdate), anew(validatePersistentVolumeClaimStatus)},
 		defaults: defaulting(defaultPersistentVolumeClaim),
 		table:    claimTable,
@@ -25,6 +25,40 @@ func persistentVolumeClaims() Kind {
 
 func newClaim(_ context.Context, c *corev1.PersistentVolumeClaim) {
 	c.Status = corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimPending}
+	keepSources(&c.Spec, &corev1.PersistentVolumeClaimSpec{})
+}
+
+func updateClaim(_ context.Context, c, old *corev1.PersistentVolumeClaim) {
+	keepSources(&c.Spec, &old.Spec)
+}
+
+// keepSources makes the two fields agree that tell what a claim is filled from. The older one
+// never had but claims and snapshots, and anything else in it is dropped, as is a source in
+// another namespace. What was stored stays.
+func keepSources(s, old *corev1.PersistentVolumeClaimSpec) {
+	if s.DataSourceRef != nil && deref(s.DataSourceRef.Namespace) != "" && old.DataSourceRef == nil {
+		s.DataSourceRef = nil
+	}
+	if d := s.DataSource; d != nil && s.DataSourceRef == nil && old.DataSource == nil && old.DataSourceRef == nil {
+		group := deref(d.APIGroup)
+		isClaim := d.Kind == "PersistentVolumeClaim" && group == ""
+		if isSnapshot := d.Kind == "VolumeSnapshot" && group == "snapshot.storage.k8s.io"; !isClaim && !isSnapshot {
+			s.DataSource = nil
+		}
+	}
+	agreeOnSource(s)
+}
+
+// agreeOnSource fills one of the two fields by the other.
+func agreeOnSource(s *corev1.PersistentVolumeClaimSpec) {
+	switch d, r := s.DataSource, s.DataSourceRef; {
+	case d != nil && r == nil:
+		d = d.DeepCopy()
+		s.DataSourceRef = &corev1.TypedObjectReference{APIGroup: d.APIGroup, Kind: d.Kind, Name: d.Name}
+	case d == nil && r != nil && deref(r.Namespace) == "":
+		r = r.DeepCopy()
+		s.DataSource = &corev1.TypedLocalObjectReference{APIGroup: r.APIGroup, Kind: r.Kind, Name: r.Name}
+	}
 }
 
 func defaultPersistentVolumeClaim(o *corev1.PersistentVolumeClaim) {
@@ -80,13 +114,31 @@ func claimSpec(s *corev1.PersistentVolumeClaimSpec, p *field.Path) field.ErrorLi
 		errs = append(errs, dnsSubdomain(n, p.Child("volumeAttributesClassName"))...)
 	}
 	errs = append(errs, optionalOneOf(s.VolumeMode, p.Child("volumeMode"), corev1.PersistentVolumeBlock, corev1.PersistentVolumeFilesystem)...)
-	if d := s.DataSource; d != nil {
-		errs = append(errs, required(d.Name, p.Child("dataSource", "name"))...)
-		errs = append(errs, required(d.Kind, p.Child("dataSource", "kind"))...)
+	return append(errs, claimSources(s, p)...)
+}
+
+// claimSources checks what a claim is filled from.
+func claimSources(s *corev1.PersistentVolumeClaimSpec, p *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	source := func(group *string, kind, name string, p *field.Path) {
+		errs = append(errs, required(name, p.Child("name"))...)
+		errs = append(errs, required(kind, p.Child("kind"))...)
+		if deref(group) == "" && kind != "" && kind != "PersistentVolumeClaim" {
+			errs = append(errs, younger(field.Invalid(p, kind, "must be 'PersistentVolumeClaim' when referencing the default apiGroup"))...)
+		}
 	}
-	if d := s.DataSourceRef; d != nil {
-		errs = append(errs, required(d.Name, p.Child("dataSourceRef", "name"))...)
-		errs = append(errs, required(d.Kind, p.Child("dataSourceRef", "kind"))...)
+	d, r := s.DataSource, s.DataSourceRef
+	if d != nil {
+		source(d.APIGroup, d.Kind, d.Name, p.Child("dataSource"))
+	}
+	if r != nil {
+		source(r.APIGroup, r.Kind, r.Name, p.Child("dataSourceRef"))
+	}
+	if d == nil || r == nil {
+		return errs
+	}
+	if deref(r.Namespace) == "" && (d.Kind != r.Kind || d.Name != r.Name || deref(d.APIGroup) != deref(r.APIGroup)) {
+		errs = append(errs, younger(field.Invalid(p, p.Child("dataSource").String(), "must match dataSourceRef"))...)
 	}
 	return errs
 }
@@ -114,7 +166,9 @@ func validatePersistentVolumeClaimUpdate(c, old *corev1.PersistentVolumeClaim) f
 			back.Resources.Requests[corev1.ResourceStorage] = was
 		}
 	}
-	if !equal(*back, old.Spec) {
+	before := old.Spec.DeepCopy()
+	agreeOnSource(before) // it may be older than the second field
+	if !equal(*back, *before) {
 		errs = append(errs, field.Forbidden(p, "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims"))
 	}
 	return errs

@@ -69,7 +69,7 @@ func TestValidatePod(t *testing.T) {
 		{"service account", func(p pod) { p.Spec.ServiceAccountName = "a_b" }, bad(`spec.serviceAccountName: Invalid value: "a_b"`)},
 		{"priority class", func(p pod) { p.Spec.PriorityClassName = "a b" }, bad(`spec.priorityClassName: Invalid value`)},
 		{"runtime class", func(p pod) { p.Spec.RuntimeClassName = ptr("-x") }, bad(`spec.runtimeClassName: Invalid value`)},
-		{"pull secret", func(p pod) { p.Spec.ImagePullSecrets = []corev1.LocalObjectReference{{}} }, bad("spec.imagePullSecrets[0].name: Required value")},
+		{"pull secret", func(p pod) { p.Spec.ImagePullSecrets = []corev1.LocalObjectReference{{}} }, nil},
 		{"preemption policy", func(p pod) { p.Spec.PreemptionPolicy = ptr(corev1.PreemptionPolicy("x")) }, bad("spec.preemptionPolicy: Unsupported value")},
 		{"overhead", func(p pod) { p.Spec.Overhead = list("cpu", "-1") }, bad(`spec.overhead[cpu]: Invalid value: "-1": must be greater than or equal to 0`)},
 		{"overhead name", func(p pod) { p.Spec.Overhead = list("pods", "1") }, bad("spec.overhead[pods]: Invalid value")},
@@ -95,6 +95,13 @@ func TestValidatePod(t *testing.T) {
 			"mirror without node", func(p pod) { p.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "x"} },
 			bad("metadata.annotations[kubernetes.io/config.mirror]: Invalid value"),
 		},
+		{"deletion cost", func(p pod) { p.Annotations = map[string]string{corev1.PodDeletionCost: "-5"} }, nil},
+		{
+			"deletion cost with a plus", func(p pod) { p.Annotations = map[string]string{corev1.PodDeletionCost: "+1"} },
+			bad(`metadata.annotations[controller.kubernetes.io/pod-deletion-cost]: Invalid value: "+1": must be a 32bit integer`),
+		},
+		{"deletion cost of three zeros", func(p pod) { p.Annotations = map[string]string{corev1.PodDeletionCost: "008"} }, bad("metadata.annotations[controller")},
+		{"deletion cost too large", func(p pod) { p.Annotations = map[string]string{corev1.PodDeletionCost: "2147483648"} }, bad("metadata.annotations[controller")},
 		{"mirror", func(p pod) {
 			p.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "x"}
 			p.Spec.NodeName = "n"

@@ -18,11 +18,12 @@ import (
 
 func pods() Kind {
 	return of[corev1.Pod, corev1.PodList](corev1.SchemeGroupVersion, "Pod", "pods", "pod", Kind{
-		short: []string{"po"}, inAll: true, status: true, generation: true,
+		short: []string{"po"}, category: "all", status: true, generation: true,
 		fields: selecting(podFields), indexed: "spec.nodeName", grace: podGrace,
 		onCreate: creating(newPod), onUpdate: updating(updatePod), onStatus: updating(podStatus),
 		statusResets: []string{"metadata.deletionTimestamp", "metadata.ownerReferences"},
 		rules:        Rules{create(validatePod), update(validatePodUpdate), update(validatePodStatusUpdate)},
+		warnings:     warningOf(newPodWarnings),
 		defaults:     defaulting(defaultPod),
 		table:        podTable,
 		more:         morePods,

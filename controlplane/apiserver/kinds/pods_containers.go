@@ -171,7 +171,7 @@ func (c *podContext) container(ctr *corev1.Container, p *field.Path) field.Error
 		corev1.TerminationMessageReadFile, corev1.TerminationMessageFallbackToLogsOnError)...)
 	errs = append(errs, oneOf(ctr.ImagePullPolicy, p.Child("imagePullPolicy"), corev1.PullAlways, corev1.PullIfNotPresent, corev1.PullNever)...)
 	errs = append(errs, c.ports(ctr.Ports, p.Child("ports"))...)
-	errs = append(errs, env(ctr.Env, p.Child("env"))...)
+	errs = append(errs, c.env(ctr.Env, p.Child("env"))...)
 	errs = append(errs, envFrom(ctr.EnvFrom, p.Child("envFrom"))...)
 	errs = append(errs, c.volumeMounts(ctr, p.Child("volumeMounts"))...)
 	errs = append(errs, c.volumeDevices(ctr, p.Child("volumeDevices"))...)
@@ -206,7 +206,7 @@ func (c *podContext) ports(ports []corev1.ContainerPort, p *field.Path) field.Er
 			}
 		}
 		if port.HostIP != "" {
-			errs = append(errs, ip(port.HostIP, at.Child("hostIP"))...)
+			errs = append(errs, anyIP(port.HostIP, at.Child("hostIP"))...)
 		}
 		errs = append(errs, protocol(port.Protocol, at.Child("protocol"))...)
 	}
@@ -279,13 +279,12 @@ func restartRules(ctr *corev1.Container, p *field.Path) field.ErrorList {
 var signalNames = regexp.MustCompile(`^SIG(ABRT|ALRM|BUS|CHLD|CLD|CONT|FPE|HUP|ILL|INT|IO|IOT|KILL|PIPE|POLL|PROF|PWR|QUIT|SEGV|STKFLT|STOP|SYS|` +
 	`TERM|TRAP|TSTP|TTIN|TTOU|URG|USR1|USR2|VTALRM|WINCH|XCPU|XFSZ|RTMIN(\+([1-9]|1[0-5]))?|RTMAX(-([1-9]|1[0-4]))?)$`)
 
-// stopSignal wants the name of a signal that there is on the pod's operating system.
+// stopSignal wants the name of a signal that there is on the pod's operating system. A pod that
+// names none may have any: Kubernetes, where this is alpha, takes it.
 func stopSignal(s *corev1.Signal, os *corev1.PodOS, p *field.Path) field.ErrorList {
 	switch {
-	case s == nil:
+	case s == nil || os == nil || os.Name == "":
 		return nil
-	case os == nil || os.Name == "":
-		return beyondBound(field.Forbidden(p, "may only be set for containers with spec.os.name"), *s, len(*s))
 	case os.Name == corev1.Windows:
 		return oneOf(*s, p, corev1.SIGKILL, corev1.SIGTERM)
 	case !signalNames.MatchString(string(*s)):

@@ -23,6 +23,9 @@ const (
 // rules would look like a new revision to the controllers.
 func defaultPod(o *corev1.Pod) {
 	defaultPodSpec(&o.Spec)
+	if g := o.Spec.TerminationGracePeriodSeconds; g != nil && *g < 0 {
+		o.Spec.TerminationGracePeriodSeconds = new(int64(1))
+	}
 	for i := range o.Spec.InitContainers {
 		requestsFromLimits(&o.Spec.InitContainers[i].Resources)
 	}

@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-func env(vars []corev1.EnvVar, p *field.Path) field.ErrorList {
+func (c *podContext) env(vars []corev1.EnvVar, p *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	for i, v := range vars {
 		at := p.Index(i)
@@ -22,13 +22,13 @@ func env(vars []corev1.EnvVar, p *field.Path) field.ErrorList {
 			errs = append(errs, messages(at.Child("name"), v.Name, validation.IsRelaxedEnvVarName(v.Name))...)
 		}
 		if v.ValueFrom != nil {
-			errs = append(errs, envSource(v.ValueFrom, v.Value, at.Child("valueFrom"))...)
+			errs = append(errs, c.envSource(v.ValueFrom, v.Value, at.Child("valueFrom"))...)
 		}
 	}
 	return errs
 }
 
-func envSource(s *corev1.EnvVarSource, value string, p *field.Path) field.ErrorList {
+func (c *podContext) envSource(s *corev1.EnvVarSource, value string, p *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	n := 0
 	if r := s.FieldRef; r != nil {
@@ -51,6 +51,11 @@ func envSource(s *corev1.EnvVarSource, value string, p *field.Path) field.ErrorL
 		n++
 		at := p.Child("fileKeyRef")
 		errs = append(errs, required(r.VolumeName, at.Child("volumeName"))...)
+		if source, known := c.volumes[r.VolumeName]; r.VolumeName != "" && !known {
+			errs = append(errs, younger(field.NotFound(at.Child("volumeName"), r.VolumeName))...)
+		} else if known && source.EmptyDir == nil {
+			errs = append(errs, younger(field.Invalid(at.Child("volumeName"), r.VolumeName, "referenced volume must be of type emptyDir"))...)
+		}
 		errs = append(errs, required(r.Key, at.Child("key"))...)
 		errs = append(errs, required(r.Path, at.Child("path"))...)
 		errs = append(errs, relativePath(r.Path, at.Child("path"))...)

@@ -4,6 +4,7 @@ package kinds
 
 import (
 	"math"
+	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -50,13 +51,23 @@ func trimmedImages(containers []corev1.Container, p *field.Path) field.ErrorList
 	return errs
 }
 
-// podAnnotations checks the one annotation that is part of the API: the mirror
-// of a static pod exists because a node already runs it.
+// podAnnotations checks the annotations that are part of the API: the mirror of a static pod
+// exists because a node already runs it, and what it costs to delete a pod is a number.
 func podAnnotations(annotations map[string]string, spec *corev1.PodSpec, p *field.Path) field.ErrorList {
+	var errs field.ErrorList
 	if mirror, ok := annotations[corev1.MirrorPodAnnotationKey]; ok && spec.NodeName == "" {
-		return field.ErrorList{field.Invalid(p.Key(corev1.MirrorPodAnnotationKey), mirror, "must set spec.nodeName if mirror pod annotation is set")}
+		errs = append(errs, field.Invalid(p.Key(corev1.MirrorPodAnnotationKey), mirror, "must set spec.nodeName if mirror pod annotation is set"))
 	}
-	return nil
+	if cost, ok := annotations[corev1.PodDeletionCost]; ok && !isDeletionCost(cost) {
+		errs = append(errs, younger(field.Invalid(p.Key(corev1.PodDeletionCost), cost, "must be a 32bit integer"))...)
+	}
+	return errs
+}
+
+// isDeletionCost wants a number of 32 bits without a plus sign or leading zeros.
+func isDeletionCost(s string) bool {
+	_, err := strconv.ParseInt(s, 10, 32)
+	return err == nil && s[0] != '+' && (s[0] != '0' || s == "0")
 }
 
 // IsMirror tells whether a pod is one that its node shows: that node is its controller,
@@ -150,7 +161,7 @@ func podNetwork(s *corev1.PodSpec, p *field.Path) field.ErrorList {
 	return errs
 }
 
-// podReferences checks the names of other objects.
+// podReferences checks the names of other objects, but not those of imagePullSecrets, which may be empty.
 func podReferences(s *corev1.PodSpec, p *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	for _, r := range []struct{ field, name string }{
@@ -161,9 +172,6 @@ func podReferences(s *corev1.PodSpec, p *field.Path) field.ErrorList {
 		if r.name != "" {
 			errs = append(errs, dnsSubdomain(r.name, p.Child(r.field))...)
 		}
-	}
-	for i := range s.ImagePullSecrets {
-		errs = append(errs, localReference(&s.ImagePullSecrets[i], p.Child("imagePullSecrets").Index(i))...)
 	}
 	for _, name := range sortedNames(s.Overhead) {
 		at := p.Child("overhead").Key(string(name))

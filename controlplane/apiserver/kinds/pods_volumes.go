@@ -94,7 +94,7 @@ func volumeSource(s *corev1.VolumeSource, p *field.Path) field.ErrorList {
 	}
 	if v := s.Projected; v != nil {
 		errs = append(errs, fileMode(v.DefaultMode, p.Child("projected", "defaultMode"))...)
-		errs = append(errs, projections(v.Sources, p.Child("projected", "sources"))...)
+		errs = append(errs, projections(v.Sources, p.Child("projected"))...)
 	}
 	if v := s.PersistentVolumeClaim; v != nil {
 		errs = append(errs, required(v.ClaimName, p.Child("persistentVolumeClaim", "claimName"))...)
@@ -258,13 +258,13 @@ func downwardAPIFile(f *corev1.DownwardAPIVolumeFile, p *field.Path) field.Error
 	return append(errs, fileMode(f.Mode, p.Child("mode"))...)
 }
 
-// projections checks the sources of a projected volume, and that no two of them
-// write the same file.
+// projections checks the sources of the projected volume at p, and that no two of them write the
+// same file: a token may be written over.
 func projections(sources []corev1.VolumeProjection, p *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	files := sets.New[string]()
 	for i := range sources {
-		s, at := &sources[i], p.Index(i)
+		s, at := &sources[i], p.Child("sources").Index(i)
 		n := oneSource(s, at)
 		for _, e := range n {
 			if e.Type == field.ErrorTypeForbidden {
@@ -275,26 +275,27 @@ func projections(sources []corev1.VolumeProjection, p *field.Path) field.ErrorLi
 		if v := s.Secret; v != nil {
 			errs = append(errs, required(v.Name, at.Child("secret", "name"))...)
 			errs = append(errs, keysToPaths(v.Items, at.Child("secret", "items"))...)
-			errs = append(errs, conflicts(files, keyPaths(v.Items), v.Name, at)...)
+			errs = append(errs, conflicts(files, keyPaths(v.Items), v.Name, p)...)
 		}
 		if v := s.ConfigMap; v != nil {
 			errs = append(errs, required(v.Name, at.Child("configMap", "name"))...)
 			errs = append(errs, keysToPaths(v.Items, at.Child("configMap", "items"))...)
-			errs = append(errs, conflicts(files, keyPaths(v.Items), v.Name, at)...)
+			errs = append(errs, conflicts(files, keyPaths(v.Items), v.Name, p)...)
 		}
 		if v := s.DownwardAPI; v != nil {
 			for j := range v.Items {
 				errs = append(errs, downwardAPIFile(&v.Items[j], at.Child("downwardAPI", "items").Index(j))...)
-				errs = append(errs, conflicts(files, []string{v.Items[j].Path}, v.Items[j].Path, at)...)
+				errs = append(errs, conflicts(files, []string{v.Items[j].Path}, v.Items[j].Path, p)...)
 			}
 		}
-		errs = append(errs, credentialProjection(s, files, at)...)
+		errs = append(errs, credentialProjection(s, files, p, at)...)
 	}
 	return errs
 }
 
-// credentialProjection has the sources that are made for the pod when it starts.
-func credentialProjection(s *corev1.VolumeProjection, files sets.Set[string], p *field.Path) field.ErrorList {
+// credentialProjection has the sources that are made for the pod when it starts. volume is the
+// path of all sources, and p of this one.
+func credentialProjection(s *corev1.VolumeProjection, files sets.Set[string], volume, p *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	if v := s.ServiceAccountToken; v != nil {
 		at := p.Child("serviceAccountToken")
@@ -304,7 +305,6 @@ func credentialProjection(s *corev1.VolumeProjection, files sets.Set[string], p 
 		} else if e != nil && *e > maxTokenExpiration {
 			errs = append(errs, field.Invalid(at.Child("expirationSeconds"), *e, "may not specify a duration larger than 2^32 seconds"))
 		}
-		errs = append(errs, conflicts(files, []string{v.Path}, v.Path, p)...)
 	}
 	if v := s.ClusterTrustBundle; v != nil {
 		at := p.Child("clusterTrustBundle")
@@ -316,7 +316,7 @@ func credentialProjection(s *corev1.VolumeProjection, files sets.Set[string], p 
 		}
 		errs = append(errs, labelSelector(v.LabelSelector, at.Child("labelSelector"))...)
 		errs = append(errs, fileName(v.Path, at.Child("path"))...)
-		errs = append(errs, conflicts(files, []string{v.Path}, v.Path, p)...)
+		errs = append(errs, conflicts(files, []string{v.Path}, v.Path, volume)...)
 	}
 	if v := s.PodCertificate; v != nil {
 		at := p.Child("podCertificate")
@@ -330,7 +330,7 @@ func credentialProjection(s *corev1.VolumeProjection, files sets.Set[string], p 
 		} {
 			if f.path != "" {
 				errs = append(errs, fileName(f.path, at.Child(f.name))...)
-				errs = append(errs, conflicts(files, []string{f.path}, f.path, p)...)
+				errs = append(errs, conflicts(files, []string{f.path}, f.path, volume)...)
 			}
 		}
 	}

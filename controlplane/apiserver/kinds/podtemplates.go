@@ -17,6 +17,7 @@ func podTemplates() Kind {
 	return of[corev1.PodTemplate, corev1.PodTemplateList](corev1.SchemeGroupVersion, "PodTemplate", "podtemplates", "podtemplate", Kind{
 		onCreate: creating(newPodTemplate), onUpdate: updating(updatePodTemplate),
 		rules:    Rules{Create: create(validatePodTemplate), Update: anew(validatePodTemplate)},
+		warnings: ofTemplate(field.NewPath("template"), func(o *corev1.PodTemplate) *corev1.PodTemplateSpec { return &o.Template }),
 		defaults: defaulting(func(o *corev1.PodTemplate) { defaultPodTemplateSpec(&o.Template) }),
 		table:    podTemplateTable,
 	})

@@ -8,8 +8,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
 const onlyThese = "spec: Forbidden: pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`," +
@@ -279,25 +277,6 @@ func TestChangesAreBounded(t *testing.T) {
 	}
 	if got, want := changes(deep("x"), deep("y"), "s"), "s"+strings.Repeat(".a", maxChangeDepth); len(got) != 1 || got[0] != want {
 		t.Errorf("changes of something deep = %q, want %q", got, want)
-	}
-}
-
-// A pod that was stored with a stop signal and no operating system can be changed otherwise.
-func TestStoredStopSignal(t *testing.T) {
-	t.Parallel()
-	old := goodPod(t)()
-	web(old).Lifecycle = &corev1.Lifecycle{StopSignal: ptr(corev1.SIGUSR1)}
-	p := old.DeepCopy()
-	p.Labels = map[string]string{"more": "labels"}
-	rule := ratcheting(func(obj, old runtime.Object) field.ErrorList {
-		return validatePodUpdate(obj.(*corev1.Pod), old.(*corev1.Pod))
-	})
-	if errs := rule(p, old); len(errs) > 0 {
-		t.Error(errs)
-	}
-	old.Spec.Containers[0].Lifecycle = nil
-	if errs := rule(p, old); !strings.Contains(errs.ToAggregate().Error(), "may only be set for containers with spec.os.name") {
-		t.Error(errs)
 	}
 }
 

@@ -172,8 +172,6 @@ func priorityLevelTable(gr schema.GroupResource) rest.TableConvertor {
 			if q := l.LimitResponse.Queuing; q != nil {
 				count, hand, length = q.Queues, q.HandSize, q.QueueLengthLimit
 			}
-		} else if e := o.Spec.Exempt; e != nil {
-			nominal = derefOr(e.NominalConcurrencyShares, 0)
 		}
 		return []any{
 			o.Name, string(o.Spec.Type), fmt.Sprint(nominal), fmt.Sprint(count), fmt.Sprint(hand), fmt.Sprint(length), age(o.CreationTimestamp, now),

@@ -5,6 +5,7 @@ package kinds
 
 import (
 	"encoding/json"
+	"regexp"
 	"slices"
 
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -34,6 +35,14 @@ func younger(errs ...*field.Error) field.ErrorList {
 	return errs
 }
 
+// indexes are the places in lists that are part of a path.
+var indexes = regexp.MustCompile(`\[[0-9]+\]`)
+
+// sameField tells whether two paths lead to the same field of the same lists, whatever the places.
+func sameField(p, q string) bool {
+	return p == q || indexes.ReplaceAllString(p, "[]") == indexes.ReplaceAllString(q, "[]")
+}
+
 // ratchet returns errs without those about values, refused by a younger rule, that the old
 // object has as well. before are the errors of the old object.
 func ratchet(errs, before field.ErrorList) field.ErrorList {
@@ -41,7 +50,7 @@ func ratchet(errs, before field.ErrorList) field.ErrorList {
 		now, is := e.BadValue.(beyond)
 		return is && slices.ContainsFunc(before, func(b *field.Error) bool {
 			was, also := b.BadValue.(beyond)
-			return also && b.Field == e.Field && equality.Semantic.DeepEqual(now.value, was.value)
+			return also && sameField(b.Field, e.Field) && equality.Semantic.DeepEqual(now.value, was.value)
 		})
 	})
 }

@@ -10,7 +10,9 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
@@ -124,4 +126,35 @@ func TestStoredBeforeTheRule(t *testing.T) {
 	d.Spec.Replicas = ptr[int32](3)
 	check(t, update(d, deployment("a")))
 	check(t, update(deployment("b"), deployment("a")), "spec.template.spec.affinity.podAffinity."+requiredDuring+"[0].matchLabelKeys[0]: Invalid value")
+}
+
+// TestStoredBeforeSuchRules: rules that Kubernetes has for long, and this server has late.
+func TestStoredBeforeSuchRules(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		gk  schema.GroupKind
+		old runtime.Object
+	}{
+		{
+			schema.GroupKind{Group: appsv1.GroupName, Kind: "Deployment"},
+			defaulted[appsv1.Deployment](t, `{metadata: {name: d, resourceVersion: "1"}, spec: {selector: {matchLabels: {a: b}}, template: {metadata: {labels: {a: b}, annotations: {controller.kubernetes.io/pod-deletion-cost: "+1"}},
+				spec: {hostAliases: [{ip: 010.0.0.1}], containers: [{name: c, image: i, env: [{name: A, valueFrom: {fileKeyRef: {volumeName: v, path: p, key: k}}}], resources: {limits: {cpu: 1, hugepages-2Mi: 3Mi}}}]}}}}`),
+		},
+		{
+			schema.GroupKind{Kind: "LimitRange"},
+			defaulted[corev1.LimitRange](t, `{metadata: {name: l, resourceVersion: "1"}, spec: {limits: [{type: Container, min: {cpu: 1}, max: {cpu: 2}, maxLimitRequestRatio: {cpu: 3}, default: {a.b/gpu: 2}, defaultRequest: {a.b/gpu: 1}}]}}`),
+		},
+		{
+			schema.GroupKind{Group: "storage.k8s.io", Kind: "CSIDriver"},
+			defaulted[storagev1.CSIDriver](t, `{metadata: {name: d, resourceVersion: "1"}, spec: {nodeAllocatableUpdatePeriodSeconds: 5, serviceAccountTokenInSecrets: true}}`),
+		},
+	} {
+		rules := For(c.gk)
+		now := c.old.DeepCopyObject()
+		now.(metav1.Object).SetLabels(map[string]string{"more": "labels"})
+		check(t, rules.Update(now, c.old))
+		if errs := rules.Create(now); len(errs) == 0 {
+			t.Errorf("%s is accepted as a new one", c.gk.Kind)
+		}
+	}
 }

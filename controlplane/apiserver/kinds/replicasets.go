@@ -8,6 +8,7 @@ import (
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -18,8 +19,9 @@ import (
 
 func replicaSets() Kind {
 	return of[appsv1.ReplicaSet, appsv1.ReplicaSetList](appsv1.SchemeGroupVersion, "ReplicaSet", "replicasets", "replicaset", Kind{
-		short: []string{"rs"}, inAll: true, status: true, generation: true, fields: selecting(replicaSetFields),
+		short: []string{"rs"}, category: "all", status: true, generation: true, fields: selecting(replicaSetFields),
 		rules:    Rules{create(validateReplicaSet), update(validateReplicaSetUpdate), update(validateReplicaSetStatusUpdate)},
+		warnings: withName(ofTemplate(field.NewPath("spec", "template"), func(o *appsv1.ReplicaSet) *corev1.PodTemplateSpec { return &o.Spec.Template })),
 		defaults: defaulting(defaultReplicaSet),
 		table:    replicaSetTable,
 		scale:    replicaSetScale,

@@ -20,9 +20,10 @@ import (
 
 func replicationControllers() Kind {
 	return of[corev1.ReplicationController, corev1.ReplicationControllerList](corev1.SchemeGroupVersion, "ReplicationController", "replicationcontrollers", "replicationcontroller", Kind{
-		short: []string{"rc"}, inAll: true, status: true, generation: true, orphans: true,
+		short: []string{"rc"}, category: "all", status: true, generation: true, orphans: true,
 		fields:   selecting(replicationControllerFields),
 		rules:    Rules{create(validateReplicationController), anew(validateReplicationController), update(validateReplicationControllerStatusUpdate)},
+		warnings: withName(ofTemplate(field.NewPath("spec", "template"), func(o *corev1.ReplicationController) *corev1.PodTemplateSpec { return o.Spec.Template })),
 		defaults: defaulting(defaultReplicationController),
 		table:    replicationControllerTable,
 		scale:    replicationControllerScale,

@@ -135,6 +135,7 @@ func requirements(r *corev1.ResourceRequirements, nameRule func(corev1.ResourceN
 		at := limits.Key(string(name))
 		errs = append(errs, nameRule(name, at)...)
 		errs = append(errs, validateResourceQuantity(name, r.Limits[name], at)...)
+		errs = append(errs, wholePages(name, r.Limits[name], at)...)
 		note(name)
 	}
 	for _, name := range sortedNames(r.Requests) {
@@ -142,6 +143,7 @@ func requirements(r *corev1.ResourceRequirements, nameRule func(corev1.ResourceN
 		q := r.Requests[name]
 		errs = append(errs, nameRule(name, at)...)
 		errs = append(errs, validateResourceQuantity(name, q, at)...)
+		errs = append(errs, wholePages(name, q, at)...)
 		note(name)
 		limit, limited := r.Limits[name]
 		switch {
@@ -157,6 +159,19 @@ func requirements(r *corev1.ResourceRequirements, nameRule func(corev1.ResourceN
 		errs = append(errs, field.Forbidden(p, "HugePages require cpu or memory"))
 	}
 	return errs
+}
+
+// wholePages wants huge pages of a size, and not a part of one.
+func wholePages(name corev1.ResourceName, q resource.Quantity, p *field.Path) field.ErrorList {
+	text, is := strings.CutPrefix(string(name), corev1.ResourceHugePagesPrefix)
+	if !is {
+		return nil
+	}
+	size, err := resource.ParseQuantity(text)
+	if err == nil && size.Sign() > 0 && size.MilliValue()%1000 == 0 && q.Value()%size.Value() == 0 {
+		return nil
+	}
+	return younger(field.Invalid(p, q.String(), fmt.Sprintf("%s is not positive integer multiple of %s", q.String(), name)))
 }
 
 // sortedNames makes the order of errors the same each time.

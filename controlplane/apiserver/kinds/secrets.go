@@ -3,6 +3,7 @@
 package kinds
 
 import (
+	"crypto/tls"
 	"encoding/json"
 	"maps"
 	"slices"
@@ -20,9 +21,21 @@ func secrets() Kind {
 	return of[corev1.Secret, corev1.SecretList](corev1.SchemeGroupVersion, "Secret", "secrets", "secret", Kind{
 		fields: selecting(secretFields), indexed: "metadata.name",
 		rules:    Rules{Create: create(validateSecret), Update: update(validateSecretUpdate)},
+		warnings: warningOf(secretWarnings),
 		defaults: defaulting(defaultSecret),
 		table:    secretTable,
 	})
+}
+
+// secretWarnings warns of a certificate that does not go with its key.
+func secretWarnings(s, _ *corev1.Secret) []string {
+	if s.Type != corev1.SecretTypeTLS {
+		return nil
+	}
+	if _, err := tls.X509KeyPair(s.Data[corev1.TLSCertKey], s.Data[corev1.TLSPrivateKeyKey]); err != nil {
+		return []string{err.Error()}
+	}
+	return nil
 }
 
 func secretFields(s *corev1.Secret) fields.Set { return fields.Set{"type": string(s.Type)} }

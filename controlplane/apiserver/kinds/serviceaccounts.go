@@ -25,8 +25,8 @@ func serviceAccounts() Kind {
 func validateServiceAccount(*corev1.ServiceAccount) field.ErrorList { return nil }
 
 func serviceAccountTable(gr schema.GroupResource) rest.TableConvertor {
-	return newTable(gr, columns{nameColumn(), text("Secrets", corev1.ServiceAccount{}.SwaggerDoc()["secrets"]), ageColumn()},
+	return newTable(gr, columns{nameColumn(), ageColumn()},
 		func(o *corev1.ServiceAccount, now time.Time) []any {
-			return []any{o.Name, int64(len(o.Secrets)), age(o.CreationTimestamp, now)}
+			return []any{o.Name, age(o.CreationTimestamp, now)}
 		})
 }

@@ -20,7 +20,7 @@ import (
 
 func services() Kind {
 	return of[corev1.Service, corev1.ServiceList](corev1.SchemeGroupVersion, "Service", "services", "service", Kind{
-		short: []string{"svc"}, inAll: true, status: true, upsert: true,
+		short: []string{"svc"}, category: "all", status: true, upsert: true,
 		fields: selecting(serviceFields), onUpdate: updating(dropBalanced),
 		name:     apivalidation.NameIsDNSLabel,
 		rules:    Rules{create(validateService), update(validateServiceUpdate), update(validateServiceStatusUpdate)},
@@ -64,7 +64,9 @@ func defaultService(o *corev1.Service) {
 	if externallyAccessible(s) {
 		set(&s.ExternalTrafficPolicy, corev1.ServiceExternalTrafficPolicyCluster)
 	}
-	if s.Type != corev1.ServiceTypeExternalName {
+	if s.Type == corev1.ServiceTypeExternalName {
+		s.InternalTrafficPolicy = nil
+	} else {
 		setPtr(&s.InternalTrafficPolicy, corev1.ServiceInternalTrafficPolicyCluster)
 	}
 	if s.Type != corev1.ServiceTypeLoadBalancer {
@@ -107,9 +109,21 @@ func ServiceAddresses(o *corev1.Service, family corev1.IPFamily) {
 	case s.ClusterIP == "" && len(s.ClusterIPs) > 0:
 		s.ClusterIP = s.ClusterIPs[0]
 	}
+	// The endpoints of a headless service without a selector may be of both families.
+	open := s.ClusterIP == corev1.ClusterIPNone && len(s.Selector) == 0
+	if open {
+		setPtr(&s.IPFamilyPolicy, corev1.IPFamilyPolicyRequireDualStack)
+	}
 	setPtr(&s.IPFamilyPolicy, corev1.IPFamilyPolicySingleStack)
 	if len(s.IPFamilies) == 0 {
 		s.IPFamilies = []corev1.IPFamily{family}
+	}
+	if open && len(s.IPFamilies) == 1 && *s.IPFamilyPolicy != corev1.IPFamilyPolicySingleStack {
+		other := corev1.IPv6Protocol
+		if s.IPFamilies[0] != corev1.IPv4Protocol {
+			other = corev1.IPv4Protocol
+		}
+		s.IPFamilies = []corev1.IPFamily{s.IPFamilies[0], other}
 	}
 }
 

@@ -19,6 +19,9 @@ func KeepAllocated(s, old *corev1.Service) {
 			s.Spec.IPFamilies = old.Spec.IPFamilies
 		}
 	}
+	if HasClusterIP(s) && HasClusterIP(old) && s.Spec.IPFamilyPolicy == nil {
+		s.Spec.IPFamilyPolicy = old.Spec.IPFamilyPolicy
+	}
 	if HasNodePorts(s) && HasNodePorts(old) {
 		keepNodePorts(s, old)
 	}

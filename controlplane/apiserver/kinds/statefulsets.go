@@ -8,16 +8,19 @@ import (
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/registry/rest"
 )
 
 func statefulSets() Kind {
 	return of[appsv1.StatefulSet, appsv1.StatefulSetList](appsv1.SchemeGroupVersion, "StatefulSet", "statefulsets", "statefulset", Kind{
-		short: []string{"sts"}, inAll: true, status: true, generation: true,
+		short: []string{"sts"}, category: "all", status: true, generation: true,
 		rules:    Rules{create(validateStatefulSet), update(validateStatefulSetUpdate), update(validateStatefulSetStatusUpdate)},
+		warnings: warningOf(statefulSetWarnings),
 		defaults: defaulting(defaultStatefulSet),
 		table:    statefulSetTable,
 		scale:    statefulSetScale,
@@ -32,6 +35,7 @@ func defaultStatefulSet(o *appsv1.StatefulSet) {
 	if s.UpdateStrategy.Type == appsv1.RollingUpdateStatefulSetStrategyType {
 		setPtr(&s.UpdateStrategy.RollingUpdate, appsv1.RollingUpdateStatefulSetStrategy{})
 		setPtr(&s.UpdateStrategy.RollingUpdate.Partition, 0)
+		setPtr(&s.UpdateStrategy.RollingUpdate.MaxUnavailable, intstr.FromInt32(1))
 	}
 	setPtr(&s.PersistentVolumeClaimRetentionPolicy, appsv1.StatefulSetPersistentVolumeClaimRetentionPolicy{})
 	set(&s.PersistentVolumeClaimRetentionPolicy.WhenDeleted, appsv1.RetainPersistentVolumeClaimRetentionPolicyType)
@@ -46,8 +50,59 @@ func defaultStatefulSet(o *appsv1.StatefulSet) {
 	}
 }
 
-// validateStatefulSet checks a stateful set.
+// statefulSetWarnings warns of the template, and of revisions that are kept for ever.
+func statefulSetWarnings(o, old *appsv1.StatefulSet) []string {
+	var w []string
+	if old == nil || o.Generation != old.Generation {
+		w = podWarnings(&o.Spec.Template.ObjectMeta, &o.Spec.Template.Spec, field.NewPath("spec", "template"))
+	}
+	if n := o.Spec.RevisionHistoryLimit; n != nil && *n < 0 {
+		w = append(w, "spec.revisionHistoryLimit: a negative value retains all historical revisions; a value >= 0 is recommended")
+	}
+	return w
+}
+
+// validateStatefulSet checks a new stateful set.
 func validateStatefulSet(o *appsv1.StatefulSet) field.ErrorList {
+	p, s := field.NewPath("spec"), &o.Spec
+	errs := statefulSet(o, statefulTemplate(s))
+	if s.ServiceName != "" {
+		errs = append(errs, dnsLabel(s.ServiceName, p.Child("serviceName"))...)
+	}
+	for i := range s.VolumeClaimTemplates {
+		errs = append(errs, claimSpec(&s.VolumeClaimTemplates[i].Spec, p.Child("volumeClaimTemplates").Index(i).Child("spec"))...)
+	}
+	return errs
+}
+
+// statefulTemplate checks a template with what the pods of s get beside it: volumes of the claims,
+// and names of their own.
+func statefulTemplate(s *appsv1.StatefulSetSpec) templateRule {
+	return func(t *corev1.PodTemplateSpec, p *field.Path) field.ErrorList {
+		t = t.DeepCopy()
+		t.Spec.Hostname, t.Spec.Subdomain = "", ""
+		all := make([]corev1.Volume, 0, len(s.VolumeClaimTemplates)+len(t.Spec.Volumes))
+		claimed := map[string]bool{}
+		for i := range s.VolumeClaimTemplates {
+			name := s.VolumeClaimTemplates[i].Name
+			if !claimed[name] {
+				source := &corev1.PersistentVolumeClaimVolumeSource{ClaimName: name}
+				all = append(all, corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: source}})
+			}
+			claimed[name] = true
+		}
+		for _, v := range t.Spec.Volumes {
+			if !claimed[v.Name] {
+				all = append(all, v)
+			}
+		}
+		t.Spec.Volumes = all
+		return validatePodTemplateSpec(t, p)
+	}
+}
+
+// statefulSet checks what can be changed of a stateful set.
+func statefulSet(o *appsv1.StatefulSet, rule templateRule) field.ErrorList {
 	p, s := field.NewPath("spec"), &o.Spec
 	errs := oneOf(s.PodManagementPolicy, p.Child("podManagementPolicy"), appsv1.OrderedReadyPodManagement, appsv1.ParallelPodManagement)
 	errs = append(errs, statefulSetStrategy(&s.UpdateStrategy, p.Child("updateStrategy"))...)
@@ -65,16 +120,7 @@ func validateStatefulSet(o *appsv1.StatefulSet) field.ErrorList {
 	if s.Ordinals != nil {
 		errs = append(errs, nonNegative(s.Ordinals.Start, p.Child("ordinals", "start"))...)
 	}
-	if s.ServiceName != "" {
-		errs = append(errs, dnsSubdomain(s.ServiceName, p.Child("serviceName"))...)
-	}
-	for i := range s.VolumeClaimTemplates {
-		c, at := &s.VolumeClaimTemplates[i], p.Child("volumeClaimTemplates").Index(i)
-		errs = append(errs, dnsSubdomain(c.Name, at.Child("metadata", "name"))...)
-	}
-	// The spec of the template is left to the pods, as in Kubernetes: its
-	// containers mount claims that are volumes only once a pod is made.
-	return append(errs, selectorAndTemplate(s.Selector, &s.Template, "StatefulSet", metaOnly, p)...)
+	return append(errs, selectorAndTemplate(s.Selector, &s.Template, "StatefulSet", rule, p)...)
 }
 
 func statefulSetStrategy(s *appsv1.StatefulSetUpdateStrategy, p *field.Path) field.ErrorList {
@@ -104,9 +150,14 @@ func statefulSetStrategy(s *appsv1.StatefulSetUpdateStrategy, p *field.Path) fie
 }
 
 // validateStatefulSetUpdate checks a change of a stateful set: what its pods
-// and claims are found by stays.
+// and claims are found by stays. One that was stored before its template was
+// looked at may have any.
 func validateStatefulSetUpdate(o, old *appsv1.StatefulSet) field.ErrorList {
-	errs := validateStatefulSet(o)
+	rule := statefulTemplate(&o.Spec)
+	if len(statefulSet(old, statefulTemplate(&old.Spec))) > 0 {
+		rule = metaOnly
+	}
+	errs := statefulSet(o, rule)
 	back := o.Spec.DeepCopy()
 	back.Replicas = old.Spec.Replicas
 	back.Ordinals = old.Spec.Ordinals

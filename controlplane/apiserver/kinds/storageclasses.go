@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/registry/rest"
 )
@@ -61,13 +62,41 @@ func validateStorageClass(c *storagev1.StorageClass) field.ErrorList {
 		errs = append(errs, field.Required(field.NewPath("volumeBindingMode"), ""))
 	}
 	errs = append(errs, optionalOneOf(c.VolumeBindingMode, field.NewPath("volumeBindingMode"), storagev1.VolumeBindingImmediate, storagev1.VolumeBindingWaitForFirstConsumer)...)
-	for i, t := range c.AllowedTopologies {
+	return append(errs, topologies(c.AllowedTopologies, field.NewPath("allowedTopologies"))...)
+}
+
+// topologies wants terms that differ.
+func topologies(terms []corev1.TopologySelectorTerm, p *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	seen := make([]map[string]sets.Set[string], 0, len(terms))
+	for i, t := range terms {
+		at := p.Index(i).Child("matchLabelExpressions")
+		term := make(map[string]sets.Set[string], len(t.MatchLabelExpressions))
 		for j, e := range t.MatchLabelExpressions {
-			at := field.NewPath("allowedTopologies").Index(i).Child("matchLabelExpressions").Index(j)
-			errs = append(errs, labelName(e.Key, at.Child("key"))...)
-			if len(e.Values) == 0 {
-				errs = append(errs, field.Required(at.Child("values"), ""))
+			errs = append(errs, topologyValues(&e, at.Index(j))...)
+			if _, twice := term[e.Key]; twice {
+				errs = append(errs, field.Duplicate(at.Index(j).Child("key"), e.Key))
 			}
+			term[e.Key] = sets.New(e.Values...)
+		}
+		for _, s := range seen {
+			if equal(s, term) {
+				errs = append(errs, field.Duplicate(at, ""))
+			}
+		}
+		seen = append(seen, term)
+	}
+	return errs
+}
+
+func topologyValues(e *corev1.TopologySelectorLabelRequirement, p *field.Path) field.ErrorList {
+	errs := labelName(e.Key, p.Child("key"))
+	if len(e.Values) == 0 {
+		errs = append(errs, field.Required(p.Child("values"), ""))
+	}
+	for i, v := range e.Values {
+		if slices.Contains(e.Values[:i], v) {
+			errs = append(errs, field.Duplicate(p.Child("values").Index(i), v))
 		}
 	}
 	return errs

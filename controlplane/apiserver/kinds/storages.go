@@ -151,8 +151,8 @@ func (k *Kind) resource(c *Config) (resourceREST, error) {
 		return resourceREST{}, fmt.Errorf("install %s: %w", k.gr(), err)
 	}
 	out := resourceREST{Store: store, short: k.short}
-	if k.inAll {
-		out.categories = []string{"all"}
+	if k.category != "" {
+		out.categories = []string{k.category}
 	}
 	return out, nil
 }

@@ -120,10 +120,18 @@ func (s *strategy) ValidateUpdate(ctx context.Context, obj, old runtime.Object) 
 	return errs
 }
 
-func (*strategy) WarningsOnCreate(context.Context, runtime.Object) []string { return nil }
+func (s *strategy) WarningsOnCreate(_ context.Context, obj runtime.Object) []string {
+	if s.kind.warnings == nil {
+		return nil
+	}
+	return s.kind.warnings(obj, nil)
+}
 
-func (*strategy) WarningsOnUpdate(context.Context, runtime.Object, runtime.Object) []string {
-	return nil
+func (s *strategy) WarningsOnUpdate(_ context.Context, obj, old runtime.Object) []string {
+	if s.kind.warnings == nil {
+		return nil
+	}
+	return s.kind.warnings(obj, old)
 }
 
 // GetResetFields keeps server-side apply from giving anybody ownership of what a
@@ -180,6 +188,10 @@ func (s statusStrategy) ValidateUpdate(_ context.Context, obj, old runtime.Objec
 }
 
 func (s statusStrategy) AllowCreateOnUpdate(context.Context) bool { return false }
+
+func (s statusStrategy) WarningsOnUpdate(context.Context, runtime.Object, runtime.Object) []string {
+	return nil
+}
 
 func (s statusStrategy) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
 	return s.resets(append([]string{"spec"}, s.kind.statusResets...)...)

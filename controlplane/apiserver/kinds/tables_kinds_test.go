@@ -112,7 +112,7 @@ func TestSimpleKinds(t *testing.T) {
 	lines(t, "namespaces", "NAME | STATUS | AGE", []line[corev1.Namespace]{{"active", "{" + named + ", status: {phase: Active}}", "x | Active | 24h"}})
 	lines(t, "secrets", "NAME | TYPE | DATA | AGE", []line[corev1.Secret]{{"two", "{" + named + ", type: Opaque, data: {a: AA==, b: AA==}}", "x | Opaque | 2 | 24h"}})
 	lines(t, "configmaps", "NAME | DATA | AGE", []line[corev1.ConfigMap]{{"two", "{" + named + ", data: {a: b}, binaryData: {c: AA==}}", "x | 2 | 24h"}})
-	lines(t, "serviceaccounts", "NAME | SECRETS | AGE", []line[corev1.ServiceAccount]{{"none", "{" + named + "}", "x | 0 | 24h"}})
+	lines(t, "serviceaccounts", "NAME | AGE", []line[corev1.ServiceAccount]{{"none", "{" + named + ", secrets: [{name: s}]}", "x | 24h"}})
 	lines(t, "leases.coordination.k8s.io", "NAME | HOLDER | AGE", []line[coordinationv1.Lease]{
 		{"held", "{" + named + ", spec: {holderIdentity: n1}}", "x | n1 | 24h"}, {"free", "{" + named + "}", "x |  | 24h"},
 	})
@@ -128,7 +128,7 @@ func TestSimpleKinds(t *testing.T) {
 	lines(t, "prioritylevelconfigurations.flowcontrol.apiserver.k8s.io", "NAME | TYPE | NOMINALCONCURRENCYSHARES | QUEUES | HANDSIZE | QUEUELENGTHLIMIT | AGE", []line[flowcontrolv1.PriorityLevelConfiguration]{
 		{"queues", "{" + named + ", spec: {type: Limited, limited: {nominalConcurrencyShares: 40, limitResponse: {type: Queue, queuing: {queues: 64, handSize: 6, queueLengthLimit: 50}}}}}", "x | Limited | 40 | 64 | 6 | 50 | 24h"},
 		{"rejects", "{" + named + ", spec: {type: Limited, limited: {nominalConcurrencyShares: 5, limitResponse: {type: Reject}}}}", "x | Limited | 5 | <none> | <none> | <none> | 24h"},
-		{"exempt", "{" + named + ", spec: {type: Exempt, exempt: {nominalConcurrencyShares: 0}}}", "x | Exempt | 0 | <none> | <none> | <none> | 24h"},
+		{"exempt", "{" + named + ", spec: {type: Exempt, exempt: {nominalConcurrencyShares: 0}}}", "x | Exempt | <none> | <none> | <none> | <none> | 24h"},
 	})
 	lines(t, "resourcequotas", "NAME | REQUEST | LIMIT | AGE", []line[corev1.ResourceQuota]{
 		{"some", "{" + named + `, status: {hard: {pods: "10", limits.cpu: "4", cpu: "2"}, used: {pods: "3", limits.cpu: "1"}}}`, "x | cpu: 0/2, pods: 3/10 | limits.cpu: 1/4 | 24h"},

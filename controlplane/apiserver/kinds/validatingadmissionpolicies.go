@@ -14,7 +14,7 @@ import (
 
 func validatingAdmissionPolicies() Kind {
 	return of[admissionv1.ValidatingAdmissionPolicy, admissionv1.ValidatingAdmissionPolicyList](admissionv1.SchemeGroupVersion, "ValidatingAdmissionPolicy", "validatingadmissionpolicies", "validatingadmissionpolicy", Kind{
-		cluster: true, status: true, generation: true, anyFinalizer: true,
+		category: "api-extensions", cluster: true, status: true, generation: true, anyFinalizer: true,
 		rules:    Rules{Create: create(validateAdmissionPolicy), Update: anew(validateAdmissionPolicy)},
 		defaults: defaulting(defaultAdmissionPolicy),
 		table:    policyTable,

@@ -14,7 +14,7 @@ import (
 
 func validatingAdmissionPolicyBindings() Kind {
 	return of[admissionv1.ValidatingAdmissionPolicyBinding, admissionv1.ValidatingAdmissionPolicyBindingList](admissionv1.SchemeGroupVersion, "ValidatingAdmissionPolicyBinding", "validatingadmissionpolicybindings", "validatingadmissionpolicybinding", Kind{
-		cluster: true, generation: true, anyFinalizer: true,
+		category: "api-extensions", cluster: true, generation: true, anyFinalizer: true,
 		rules:    Rules{Create: create(validateAdmissionPolicyBinding), Update: anew(validateAdmissionPolicyBinding)},
 		defaults: defaulting(defaultAdmissionPolicyBinding),
 		table:    policyBindingTable,

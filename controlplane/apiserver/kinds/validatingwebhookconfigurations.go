@@ -15,7 +15,7 @@ import (
 
 func validatingWebhookConfigurations() Kind {
 	return of[admissionv1.ValidatingWebhookConfiguration, admissionv1.ValidatingWebhookConfigurationList](admissionv1.SchemeGroupVersion, "ValidatingWebhookConfiguration", "validatingwebhookconfigurations", "validatingwebhookconfiguration", Kind{
-		cluster: true, anyFinalizer: true, onCreate: creating(newValidatingWebhooks), onUpdate: updating(updateValidatingWebhooks),
+		category: "api-extensions", cluster: true, anyFinalizer: true, onCreate: creating(newValidatingWebhooks), onUpdate: updating(updateValidatingWebhooks),
 		rules:    Rules{Create: create(validateValidatingWebhooks), Update: anew(validateValidatingWebhooks)},
 		defaults: defaulting(defaultValidatingWebhooks),
 		table:    validatingWebhooksTable,

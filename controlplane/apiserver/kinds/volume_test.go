@@ -90,10 +90,15 @@ func TestVolumes(t *testing.T) {
 			Secret:    &corev1.SecretProjection{LocalObjectReference: corev1.LocalObjectReference{Name: "a"}},
 			ConfigMap: &corev1.ConfigMapProjection{LocalObjectReference: corev1.LocalObjectReference{Name: "a"}},
 		}), bad(at + ".projected.sources[0].configMap: Forbidden: may not specify more than 1 volume type per source")},
-		{"same path twice", projected(
+		{"path of a token", projected(
 			corev1.VolumeProjection{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "x"}},
 			corev1.VolumeProjection{Secret: &corev1.SecretProjection{LocalObjectReference: corev1.LocalObjectReference{Name: "a"}, Items: []corev1.KeyToPath{{Key: "k", Path: "x"}}}},
-		), bad(at + `.projected.sources[1]: Invalid value: "a": conflicting duplicate paths`)},
+			corev1.VolumeProjection{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "x"}},
+		), nil},
+		{"same path twice", projected(
+			corev1.VolumeProjection{ConfigMap: &corev1.ConfigMapProjection{LocalObjectReference: corev1.LocalObjectReference{Name: "b"}, Items: []corev1.KeyToPath{{Key: "k", Path: "x"}}}},
+			corev1.VolumeProjection{Secret: &corev1.SecretProjection{LocalObjectReference: corev1.LocalObjectReference{Name: "a"}, Items: []corev1.KeyToPath{{Key: "k", Path: "x"}}}},
+		), bad(at + `.projected: Invalid value: "a": conflicting duplicate paths`)},
 		{
 			"short token", projected(corev1.VolumeProjection{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "x", ExpirationSeconds: ptr[int64](599)}}),
 			bad(at + ".projected.sources[0].serviceAccountToken.expirationSeconds: Invalid value: 599: may not specify a duration less than 10 minutes"),
@@ -109,7 +114,7 @@ func TestVolumes(t *testing.T) {
 		{
 			"pod certificate", projected(corev1.VolumeProjection{PodCertificate: &corev1.PodCertificateProjection{MaxExpirationSeconds: ptr[int32](1), KeyPath: "a", CertificateChainPath: "a"}}),
 			bad(at+".projected.sources[0].podCertificate.signerName: Required value", at+".projected.sources[0].podCertificate.keyType: Required value",
-				at+".projected.sources[0].podCertificate.maxExpirationSeconds: Invalid value: 1", at+`.projected.sources[0]: Invalid value: "a": conflicting duplicate paths`),
+				at+".projected.sources[0].podCertificate.maxExpirationSeconds: Invalid value: 1", at+`.projected: Invalid value: "a": conflicting duplicate paths`),
 		},
 
 		{"claim", with(corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{}}), bad(at + ".persistentVolumeClaim.claimName: Required value")},

@@ -8,7 +8,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
 )
 
 const (
@@ -135,7 +134,9 @@ func TestStatefulSets(t *testing.T) {
 	fresh := func() sts {
 		o := defaulted[appsv1.StatefulSet](t, appSpec)
 		o.Spec.ServiceName = "w"
-		o.Spec.VolumeClaimTemplates = []corev1.PersistentVolumeClaim{{ObjectMeta: metav1.ObjectMeta{Name: "data"}}}
+		o.Spec.VolumeClaimTemplates = []corev1.PersistentVolumeClaim{{ObjectMeta: metav1.ObjectMeta{Name: "data"}, Spec: corev1.PersistentVolumeClaimSpec{
+			AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}, Resources: corev1.VolumeResourceRequirements{Requests: list("storage", "1Gi")},
+		}}}
 		o.Spec.Template.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "data", MountPath: "/data"}}
 		return o
 	}
@@ -151,8 +152,17 @@ func TestStatefulSets(t *testing.T) {
 		{"labels", func(o sts) { o.Spec.Template.Labels["app"] = "x" }, bad(unmatched)},
 		{"template label", func(o sts) { o.Spec.Template.Labels["b"] = "c d" }, bad("spec.template.labels: Invalid value")},
 		{"restart policy", func(o sts) { o.Spec.Template.Spec.RestartPolicy = "Never" }, bad("spec.template.spec.restartPolicy: Unsupported value")},
-		{"claim name", func(o sts) { o.Spec.VolumeClaimTemplates[0].Name = "A" }, bad("spec.volumeClaimTemplates[0].metadata.name: Invalid value")},
-		{"service name", func(o sts) { o.Spec.ServiceName = "A" }, bad("spec.serviceName: Invalid value")},
+		{"claim name", func(o sts) {
+			o.Spec.VolumeClaimTemplates[0].Name, o.Spec.Template.Spec.Containers[0].VolumeMounts = "A", nil
+		}, bad("spec.template.spec.volumes[0].name: Invalid value")},
+		{"claim", func(o sts) { o.Spec.VolumeClaimTemplates[0].Spec.AccessModes = nil }, bad("spec.volumeClaimTemplates[0].spec.accessModes: Required value")},
+		{"service name", func(o sts) { o.Spec.ServiceName = "a.b" }, bad("spec.serviceName: Invalid value")},
+		{"no containers", func(o sts) { o.Spec.Template.Spec.Containers = nil }, bad("spec.template.spec.containers: Required value")},
+		{"names of pods", func(o sts) { o.Spec.Template.Spec.Hostname, o.Spec.Template.Spec.Subdomain = "A", "B" }, nil},
+		{"a volume of a claim's name", func(o sts) {
+			o.Spec.Template.Spec.Volumes = []corev1.Volume{{Name: "data"}, {Name: "other", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}
+		}, nil},
+		{"no volume", func(o sts) { o.Spec.Template.Spec.Containers[0].VolumeMounts[0].Name = "x" }, bad("spec.template.spec.containers[0].volumeMounts[0].name: Not found")},
 	})
 	const frozen = "spec: Forbidden: updates to statefulset spec for fields other than 'replicas', 'ordinals', 'template', 'updateStrategy', 'revisionHistoryLimit', 'persistentVolumeClaimRetentionPolicy' and 'minReadySeconds' are forbidden"
 	mutateUpdate(t, fresh, validateStatefulSetUpdate, []mutation[sts]{
@@ -164,8 +174,19 @@ func TestStatefulSets(t *testing.T) {
 			o.Spec.PersistentVolumeClaimRetentionPolicy.WhenDeleted = "Delete"
 		}, nil},
 		{"service", func(o sts) { o.Spec.ServiceName = "x" }, bad(frozen)},
-		{"claims", func(o sts) { o.Spec.VolumeClaimTemplates = nil }, bad(frozen)},
+		{"claims", func(o sts) { o.Spec.VolumeClaimTemplates = nil }, bad(frozen, `spec.template.spec.containers[0].volumeMounts[0].name: Not found: "data"`)},
 		{"selector", func(o sts) { o.Spec.Selector.MatchLabels["app"], o.Spec.Template.Labels["app"] = "x", "x" }, bad(frozen)},
+	})
+	older := func() sts {
+		o := fresh()
+		o.Spec.Template.Spec.Containers, o.Spec.ServiceName, o.Spec.VolumeClaimTemplates[0].Spec.AccessModes = nil, "a.b", nil
+		return o
+	}
+	mutateUpdate(t, older, validateStatefulSetUpdate, []mutation[sts]{
+		{"stored before its template was looked at", func(o sts) { o.Spec.Replicas, o.Spec.Template.Spec.NodeName = ptr[int32](3), "A" }, nil},
+	})
+	mutateUpdate(t, fresh, validateStatefulSetUpdate, []mutation[sts]{
+		{"no containers any more", func(o sts) { o.Spec.Template.Spec.Containers = nil }, bad("spec.template.spec.containers: Required value")},
 	})
 	mutateUpdate(t, fresh, validateStatefulSetStatusUpdate, []mutation[sts]{
 		{"counts", func(o sts) { o.Status.CurrentReplicas, o.Status.UpdatedReplicas = 1, 1 }, bad("status.currentReplicas: Invalid value", "status.updatedReplicas: Invalid value")},
@@ -174,8 +195,11 @@ func TestStatefulSets(t *testing.T) {
 	revision := func() rev {
 		return &appsv1.ControllerRevision{Data: runtime.RawExtension{Raw: []byte("{}")}, Revision: 1}
 	}
-	mutate(t, revision, validateControllerRevision, []mutation[rev]{
+	mutate(t, revision, newControllerRevision, []mutation[rev]{
 		{"no data", func(o rev) { o.Data.Raw = nil }, bad("data: Required value: data is mandatory")},
+		{"null", func(o rev) { o.Data.Raw = []byte("null") }, bad("data: Required value: data is mandatory")},
+		{"a list", func(o rev) { o.Data.Raw = []byte("[1]") }, bad("data: Required value: data must be a valid JSON object")},
+		{"rubbish", func(o rev) { o.Data.Raw = []byte("{") }, bad(`data: Invalid value: "<value omitted>": error parsing data: unexpected end of JSON input`)},
 		{"revision", func(o rev) { o.Revision = -1 }, bad("revision: Invalid value: -1")},
 	})
 	mutateUpdate(t, revision, validateControllerRevisionUpdate, []mutation[rev]{
@@ -342,27 +366,6 @@ func TestJobs(t *testing.T) {
 	mutateUpdate(t, with(0, "True"), validateJobUpdate, []mutation[job]{{"placement once it rests", place, nil}})
 	mutateUpdate(t, with(0, "False"), validateJobUpdate, []mutation[job]{{"placement before it rests", place, bad("spec.template: Invalid value")}})
 	mutateUpdate(t, with(1, "True"), validateJobUpdate, []mutation[job]{{"placement while pods run", place, bad("spec.template: Invalid value")}})
-	completed := func() job {
-		o := fresh()
-		o.Status.Conditions = []batchv1.JobCondition{{Type: batchv1.JobComplete, Status: "True"}}
-		return o
-	}
-	mutateUpdate(t, completed, validateJobStatusUpdate, []mutation[job]{
-		{"negative", func(o job) { o.Status.Active, o.Status.Ready = -1, ptr[int32](-1) }, bad("status.active: Invalid value", "status.ready: Invalid value")},
-		{"counted twice", func(o job) {
-			o.Status.UncountedTerminatedPods = &batchv1.UncountedTerminatedPods{Succeeded: []types.UID{"a", ""}, Failed: []types.UID{"b", "a"}}
-		}, bad(`status.uncountedTerminatedPods.failed[1]: Duplicate value: "a"`, `status.uncountedTerminatedPods.succeeded[1]: Invalid value: "": must not be empty`)},
-		{"counted once", func(o job) {
-			o.Status.UncountedTerminatedPods = &batchv1.UncountedTerminatedPods{Succeeded: []types.UID{"a"}, Failed: []types.UID{"b"}}
-		}, nil},
-		{"not complete after all", func(o job) { o.Status.Conditions = nil }, bad("status.conditions: Invalid value: cannot disable the terminal condition Complete=True")},
-		{
-			"both ends", func(o job) {
-				o.Status.Conditions = append(o.Status.Conditions, batchv1.JobCondition{Type: batchv1.JobFailed, Status: "True"})
-			},
-			bad("status.conditions: Invalid value: cannot set Complete=True and Failed=True conditions"),
-		},
-	})
 }
 
 func TestCronJobs(t *testing.T) {
