@@ -3,6 +3,8 @@ package rbac
 // The default ClusterRoles, Roles and bindings.
 
 import (
+	"slices"
+
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/authentication/user"
@@ -36,6 +38,8 @@ const (
 	authn        = "authentication.k8s.io"
 	authz        = "authorization.k8s.io"
 	coordination = "coordination.k8s.io"
+	extensions   = "extensions"
+	devices      = "resource.k8s.io"
 	metrics      = "metrics.k8s.io"
 	events       = "events.k8s.io"
 	storage      = "storage.k8s.io"
@@ -88,6 +92,8 @@ func forPeople() []rbacv1.ClusterRole {
 	const workloads = "deployments"
 	scales := []string{workloads + "/scale", "replicasets/scale", "statefulsets/scale"}
 	running := []string{"daemonsets", workloads, "replicasets", "statefulsets"}
+	// Nothing is served of these groups, but who may not have a rule may not grant it, and charts have.
+	formerly := slices.Clip([]string{"daemonsets", workloads, workloads + "/scale", "ingresses", "networkpolicies", "replicasets", "replicasets/scale", "replicationcontrollers/scale"})
 	return []rbacv1.ClusterRole{
 		role("cluster-admin", on("*", all, "*"), at(all, "*")),
 		whole("admin", ""), whole("edit", "admin"), whole("view", "edit"),
@@ -110,6 +116,8 @@ func forPeople() []rbacv1.ClusterRole {
 			on(policyGroup, change, "poddisruptionbudgets"),
 			on(networking, change, "ingresses", "networkpolicies"),
 			on(coordination, readWrite, "leases"),
+			on(extensions, change, append(formerly, workloads+"/rollback")...),
+			on(devices, change, "resourceclaims", "resourceclaimtemplates"),
 		),
 		part("view",
 			on(core, read, "configmaps", "endpoints", "persistentvolumeclaims", "persistentvolumeclaims/status", "pods",
@@ -127,6 +135,8 @@ func forPeople() []rbacv1.ClusterRole {
 			on(policyGroup, read, "poddisruptionbudgets", "poddisruptionbudgets/status"),
 			on(networking, read, "ingresses", "ingresses/status", "networkpolicies"),
 			on(metrics, read, "pods"),
+			on(extensions, read, append(formerly, "daemonsets/status", workloads+"/status", "ingresses/status", "replicasets/status")...),
+			on(devices, read, "resourceclaims", "resourceclaims/status", "resourceclaimtemplates"),
 		),
 		role("system:status-viewer", at(can("get"), "/hawser/status/*")), // no user has it until an administrator binds it
 	}

@@ -278,6 +278,9 @@ func TestPolicy(t *testing.T) {
 	for text, want := range map[string]string{
 		"get :pods/log ns/p":                              "view edit admin cluster-admin",
 		"create :pods/exec ns/p":                          "edit admin cluster-admin",
+		"update extensions:ingresses ns/i":                "edit admin cluster-admin",
+		"get extensions:replicasets/status ns/r":          "view edit admin cluster-admin",
+		"create resource.k8s.io:resourceclaims ns/c":      "edit admin cluster-admin",
 		"get :pods/exec ns/p":                             "edit admin cluster-admin",
 		"create :pods/portforward ns/p":                   "edit admin cluster-admin",
 		"get :secrets ns/s":                               "edit admin cluster-admin",

@@ -130,18 +130,24 @@ func (n *Named) claim() *object {
 	return &object{n.Name, n.UID}
 }
 
+// audiences are an array also if there is one, as in Kubernetes: its clients read nothing else.
+// jwt.Audience would be a string (RFC 7519, section 4.1.3, allows both).
+type audiences struct {
+	Audience []string `json:"aud"`
+}
+
 // Issue returns a token and its unique id.
 func (i *Issuer) Issue(g Grant) (token, id string, err error) {
 	now := i.cfg.Now()
 	c := jwt.Claims{
-		Issuer: i.cfg.Issuers[0], Subject: serviceaccount.MakeUsername(g.Namespace, g.Name), Audience: jwt.Audience(g.Audiences),
+		Issuer: i.cfg.Issuers[0], Subject: serviceaccount.MakeUsername(g.Namespace, g.Name),
 		IssuedAt: jwt.NewNumericDate(now), NotBefore: jwt.NewNumericDate(now), Expiry: jwt.NewNumericDate(now.Add(g.Life)),
 		ID: string(uuid.NewUUID()),
 	}
 	p := private{bound{
 		Namespace: g.Namespace, Account: object{g.Name, g.UID}, Pod: g.Pod.claim(), Secret: g.Secret.claim(), Node: g.Node.claim(),
 	}}
-	if token, err = jwt.Signed(i.keys.Load().signer).Claims(c).Claims(p).Serialize(); err != nil {
+	if token, err = jwt.Signed(i.keys.Load().signer).Claims(c).Claims(audiences{g.Audiences}).Claims(p).Serialize(); err != nil {
 		return "", "", fmt.Errorf("sign token of %s: %w", c.Subject, err)
 	}
 	return token, credentialID(c.ID), nil

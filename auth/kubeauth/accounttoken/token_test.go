@@ -137,6 +137,24 @@ func (r *rig) claims(change map[string]any) map[string]any {
 	return c
 }
 
+// TestOneAudience: it is an array, as the programs that read Kubernetes' tokens expect.
+func TestOneAudience(t *testing.T) {
+	token, _, err := newRig(t).Issue(grant(func(g *Grant) { g.Audiences = []string{"a"} }))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := base64.RawURLEncoding.DecodeString(strings.Split(token, ".")[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	var body struct {
+		Audience []string `json:"aud"`
+	}
+	if err := json.Unmarshal(b, &body); err != nil || !slices.Equal(body.Audience, []string{"a"}) {
+		t.Errorf("%s: %v", b, err)
+	}
+}
+
 // TestClaims compares a token with Kubernetes'.
 func TestClaims(t *testing.T) {
 	r := newRig(t)
