@@ -126,7 +126,12 @@ func decodeListeners(b []byte, port uint16) (found []listener, end bool, err err
 	}
 	for _, m := range messages {
 		switch m.Header.Type {
-		case unix.NLMSG_DONE:
+		case unix.NLMSG_DONE: // with the number of an error, such as ENOENT where nobody knows of TCP
+			if len(m.Data) >= 4 {
+				if errno := -int32(binary.NativeEndian.Uint32(m.Data)); errno > 0 { //nolint:gosec // it is signed
+					return nil, true, syscall.Errno(errno)
+				}
+			}
 			return found, true, nil
 		case unix.SOCK_DIAG_BY_FAMILY:
 		default: // NLMSG_ERROR

@@ -1,6 +1,8 @@
 package process
 
 import (
+	"encoding/binary"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -78,6 +80,21 @@ func TestMachineListeners(t *testing.T) {
 	}
 	if l, err := askListeners(unix.AF_INET, 1); err != nil || len(l) != 0 {
 		t.Errorf("nobody listens: %+v, %v", l, err)
+	}
+}
+
+// TestDiagnosisFails: an answer that ends with an error is none, and not that nobody listens.
+func TestDiagnosisFails(t *testing.T) {
+	end := func(n int32) []byte {
+		b := make([]byte, unix.SizeofNlMsghdr, unix.SizeofNlMsghdr+4)
+		b[0], b[4] = unix.SizeofNlMsghdr+4, unix.NLMSG_DONE
+		return binary.NativeEndian.AppendUint32(b, uint32(n))
+	}
+	if _, _, err := decodeListeners(end(-int32(unix.ENOENT)), 80); !errors.Is(err, unix.ENOENT) {
+		t.Errorf("%v, want %v", err, unix.ENOENT)
+	}
+	if list, over, err := decodeListeners(end(0), 80); len(list) > 0 || !over || err != nil {
+		t.Errorf("%v, %v, %v", list, over, err)
 	}
 }
 
