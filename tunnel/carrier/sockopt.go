@@ -118,11 +118,13 @@ func Delivered(c net.Conn) bool {
 	return tcp != nil && tcp.Unacked == 0 && tcp.Notsent_bytes == 0
 }
 
-// Undelivered says whether the peer's system had not acknowledged everything that was sent when the
-// TCP connection that c is or wraps ended, however it ended. False if that is unknown.
+// Undelivered says whether the TCP connection that c is or wraps ended, however it did, while what
+// was sent was sent again because no acknowledgement came: the retransmission timer (RFC 6298) has
+// run out since the last. It follows the round trip, also that of a link whose queue is full. False
+// if that is unknown.
 func Undelivered(c net.Conn) bool {
 	tcp := infoOf(c)
-	return tcp != nil && tcp.Bytes_sent > tcp.Bytes_retrans+tcp.Bytes_acked
+	return tcp != nil && tcp.Retransmits > 0 && tcp.Bytes_sent > tcp.Bytes_retrans+tcp.Bytes_acked
 }
 
 // Stuck says whether sent data is unacknowledged and no acknowledgement was received for d:

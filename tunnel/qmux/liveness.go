@@ -175,7 +175,7 @@ func (c *conn) pingLocked() {
 
 // endedLocked is why c was lost, after its read failed with err. A peer that hears nothing ends the
 // connection itself, and what was sent to it has not arrived for longer than that takes: the path
-// to it is broken. A peer that is stopped or killed has a system that acknowledges.
+// to it is broken. A peer that is stopped or killed has a system that acknowledges, if slowly.
 func (c *conn) endedLocked(err error) error {
 	now, late := time.Now(), max(delayedAck, 2*c.s.keepalive.usualRTT)
 	quiet := now.Sub(c.lastSent)
