@@ -50,10 +50,14 @@ func (c *Controller) act(ctx context.Context, o children.Owner, l *look, p *paus
 	return c.make(ctx, o, l, min(missing, children.MaxWrites))
 }
 
-// stop deletes what still runs of a Job that has come to its end. The finalizers
+// stop deletes what still runs of a Job that has come to its end. If it has failed the finalizers
 // stay: these pods count as having failed.
 func (c *Controller) stop(ctx context.Context, o children.Owner, l *look) error {
-	return c.delete(ctx, o, l, l.active[:min(len(l.active), children.MaxWrites)])
+	pods := l.active[:min(len(l.active), children.MaxWrites)]
+	if l.end.terminal == batchv1.JobComplete {
+		return c.drop(ctx, o, l, pods)
+	}
+	return c.delete(ctx, o, l, pods)
 }
 
 // drop deletes pods that are not needed now. That is nobody's failure, so they

@@ -192,8 +192,8 @@ func TestSuccessPolicy(t *testing.T) {
 				if has(j, batchv1.JobComplete) != tc.met {
 					w.Fatalf("%s", w.status())
 				}
-				if c := find(j, batchv1.JobComplete); tc.met && (c.Reason != batchv1.JobReasonSuccessPolicy || c.Message != tc.message || len(w.active()) != 0) {
-					w.Errorf("%+v; %d active", c, len(w.active()))
+				if c := find(j, batchv1.JobComplete); tc.met && (c.Reason != batchv1.JobReasonSuccessPolicy || c.Message != tc.message || len(w.active()) != 0 || j.Status.Failed != 0) {
+					w.Errorf("%+v; %d active, %d failed", c, len(w.active()), j.Status.Failed)
 				}
 			}, newJob(times(4, 4), numbered, tc.policy))
 		})

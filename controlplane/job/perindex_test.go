@@ -208,7 +208,7 @@ func TestPerIndexEnds(t *testing.T) {
 				s.SuccessPolicy = &batchv1.SuccessPolicy{Rules: []batchv1.SuccessPolicyRule{{SucceededCount: ptr.To[int32](2)}}}
 			}},
 			[]step{{3, 1}, {0, 0}, {1, 0}},
-			"active 0 terminating 0 succeeded 2 failed 2 indexes 0,1 SuccessCriteriaMet/SuccessPolicy Complete/SuccessPolicy", "3", "Matched rules at index 0", "",
+			"active 0 terminating 0 succeeded 2 failed 1 indexes 0,1 SuccessCriteriaMet/SuccessPolicy Complete/SuccessPolicy", "3", "Matched rules at index 0", "",
 		},
 		{
 			"the limit of the whole Job counts too",
