@@ -3,6 +3,7 @@ module github.com/hawser-project/hawser
 go 1.26.0
 
 require (
+	al.essio.dev/pkg/shellescape v1.6.0
 	github.com/Shopify/toxiproxy/v2 v2.5.0
 	github.com/cespare/xxhash/v2 v2.3.0
 	github.com/chromedp/cdproto v0.159.0

@@ -20,6 +20,7 @@ import (
 	"strings"
 	"time"
 
+	"al.essio.dev/pkg/shellescape"
 	"github.com/spf13/pflag"
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
@@ -396,7 +397,8 @@ func (c *cluster) wait(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case p := <-ended:
-			if _, err := fmt.Fprintf(c.cfg.out, "%s ended (%v); start it again with: %s\n", p.name, p.cmd.ProcessState, p.cmd); err != nil {
+			line := shellescape.QuoteCommand(append([]string{p.cmd.Path}, p.cmd.Args[1:]...))
+			if _, err := fmt.Fprintf(c.cfg.out, "%s ended (%v); start it again with: %s\n", p.name, p.cmd.ProcessState, line); err != nil {
 				return err
 			}
 		}

@@ -3,7 +3,10 @@
 package main
 
 import (
+	"bufio"
+	"context"
 	"errors"
+	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -75,6 +78,29 @@ func TestUpNeedsAnAddress(t *testing.T) {
 		if (err == nil) != tt.ok || err != nil && !strings.Contains(err.Error(), "--netns") {
 			t.Errorf("%s: %v", tt.name, err)
 		}
+	}
+}
+
+// TestStartAgain: the line by which a child can be started again is one for a shell.
+func TestStartAgain(t *testing.T) {
+	args := []string{"--eviction-hard", "memory.available<100Mi", "--data-dir", "/a b/it's", "--x=$HOME"}
+	gone := &child{name: "node-1", cmd: exec.Command("/bin/true", args...), done: make(chan struct{})}
+	close(gone.done)
+	in, out := io.Pipe()
+	defer in.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	c := &cluster{cfg: clusterConfig{out: out}, server: gone, spawner: &spawner{}}
+	ended := make(chan error, 1)
+	go func() { ended <- c.wait(ctx) }()
+	line, err := bufio.NewReader(in).ReadString('\n')
+	cancel()
+	if err = errors.Join(err, <-ended); err != nil {
+		t.Fatal(err)
+	}
+	_, command, _ := strings.Cut(strings.TrimSpace(line), "start it again with: ")
+	said, err := exec.CommandContext(t.Context(), "sh", "-c", `printf '%s\n' `+command).Output()
+	if want := strings.Join(append([]string{"/bin/true"}, args...), "\n") + "\n"; err != nil || string(said) != want {
+		t.Errorf("%q starts %q, want %q (%v)", command, said, want, err)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 
+	"al.essio.dev/pkg/shellescape"
 	"github.com/spf13/cobra"
 )
 
@@ -26,7 +27,7 @@ func newUp() *cobra.Command {
 				return err
 			}
 			defer func() { err = errors.Join(err, c.close()) }()
-			if _, err := fmt.Fprintf(cfg.out, "ready: export KUBECONFIG=%s\n", c.kubeconfig()); err != nil {
+			if _, err := fmt.Fprintf(cfg.out, "ready: export KUBECONFIG=%s\n", shellescape.Quote(c.kubeconfig())); err != nil {
 				return err
 			}
 			return c.wait(cmd.Context())
