@@ -307,7 +307,7 @@ func TestBeside(t *testing.T) {
 	must(t, h.kubeletAnswers(t.Context(), "node-2"))
 	h.usedItsRoles(t, rare)
 	h.signalHub(t, syscall.SIGTERM)
-	h.tellsWhatIsMissing(t)
+	h.tellsWhatIsMissing(t, "node-2")
 }
 
 // copied is a hub with a copy of the identity.

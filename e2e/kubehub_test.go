@@ -16,6 +16,7 @@ import (
 	authorizationv1 "k8s.io/api/authorization/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
@@ -113,7 +114,7 @@ func TestKubernetesAPI(t *testing.T) {
 	})
 	k.signalHub(t, syscall.SIGTERM)
 	k.usedItsRoles(t, rareBesideOthers)
-	k.tellsWhatIsMissing(t, grpc...)
+	k.tellsWhatIsMissing(t, pods[0].node, grpc...)
 	k.mustKubectl(t, "", "delete", "pod", pods[0].name, "--now")
 }
 
@@ -126,8 +127,60 @@ var rareBesideOthers = []string{
 }
 
 // tellsWhatIsMissing takes a permission from the hub, which does not run, and has to say so
-// once it does, and how it gets it back.
-func (h *besideHub) tellsWhatIsMissing(t *testing.T, args ...string) {
+// once it does, and how it gets it back; then again while it runs. The node has a tunnel.
+func (h *besideHub) tellsWhatIsMissing(t *testing.T, node string, args ...string) {
+	t.Helper()
+	h.mayNotPatchStatus(t)
+	told := func() (lines []string) {
+		b, err := os.ReadFile(h.data + ".log")
+		must(t, err)
+		for line := range strings.Lines(string(b)) {
+			if strings.Contains(line, "the cluster refuses the hub a permission") {
+				lines = append(lines, line)
+			}
+		}
+		return lines
+	}
+	start := func() {
+		must(t, os.Remove(h.data+".log"))
+		h.start(t, args...)
+	}
+	start()
+	lines := told()
+	if len(lines) != 1 {
+		t.Fatalf("one permission is missing, and the hub says %q", lines)
+	}
+	_, remedy, found := strings.Cut(lines[0], ` verb=patch resource=nodes/status without="the conditions of tunnels" grant="hawser manifest rbac | kubectl `)
+	remedy, _, ended := strings.Cut(remedy, `"`)
+	if !found || !ended {
+		t.Fatalf("nodes/status may not be patched, and the hub says %q", lines)
+	}
+	h.mustKubectl(t, printed(t, "rbac"), strings.Fields(remedy)...)
+	h.mayPatchStatus(t, true)
+	h.signalHub(t, syscall.SIGTERM)
+	start()
+	if lines := told(); len(lines) != 0 {
+		t.Errorf("nothing is missing, and the hub says %q", lines)
+	}
+	h.waitNode(t, node)
+	h.mayNotPatchStatus(t)
+	_, err := h.client.CoreV1().Nodes().Patch(t.Context(), node, types.StrategicMergePatchType, []byte(`{"status":{"conditions":[{"type":"TunnelConnected","status":"Unknown"}]}}`), metav1.PatchOptions{}, "status")
+	must(t, err)
+	eventually(t, "what is taken while the hub runs is told", func() error {
+		if lines := told(); len(lines) != 1 || !strings.Contains(lines[0], "verb=patch resource=nodes/status") {
+			return fmt.Errorf("the hub says %q", lines)
+		}
+		return nil
+	})
+	log, err := os.ReadFile(h.data + ".log")
+	must(t, err)
+	if n := strings.Count(string(log), "will retry"); n != 1 {
+		t.Errorf("%d lines say that it will retry:\n%s", n, log)
+	}
+}
+
+// mayNotPatchStatus takes from the hub that it may write the conditions of tunnels.
+func (h *besideHub) mayNotPatchStatus(t *testing.T) {
 	t.Helper()
 	roles := h.client.RbacV1().ClusterRoles()
 	role, err := roles.Get(t.Context(), "hawser-hub", metav1.GetOptions{})
@@ -136,34 +189,6 @@ func (h *besideHub) tellsWhatIsMissing(t *testing.T, args ...string) {
 	_, err = roles.Update(t.Context(), role, metav1.UpdateOptions{})
 	must(t, err)
 	h.mayPatchStatus(t, false)
-	const refused = "the cluster refuses the hub a permission"
-	start := func() (told []string) {
-		must(t, os.Remove(h.data+".log"))
-		h.start(t, args...)
-		b, err := os.ReadFile(h.data + ".log")
-		must(t, err)
-		for line := range strings.Lines(string(b)) {
-			if strings.Contains(line, refused) {
-				told = append(told, line)
-			}
-		}
-		return told
-	}
-	told := start()
-	if len(told) != 1 {
-		t.Fatalf("one permission is missing, and the hub says %q", told)
-	}
-	_, remedy, found := strings.Cut(told[0], ` verb=patch resource=nodes/status without="the conditions of tunnels" grant="hawser manifest rbac | kubectl `)
-	remedy, _, ended := strings.Cut(remedy, `"`)
-	if !found || !ended {
-		t.Fatalf("nodes/status may not be patched, and the hub says %q", told)
-	}
-	h.mustKubectl(t, printed(t, "rbac"), strings.Fields(remedy)...)
-	h.mayPatchStatus(t, true)
-	h.signalHub(t, syscall.SIGTERM)
-	if told := start(); len(told) != 0 {
-		t.Errorf("nothing is missing, and the hub says %q", told)
-	}
 }
 
 // mayPatchStatus waits until the API server says that the hub may, or that it may not.

@@ -31,44 +31,49 @@ func (o *serverOptions) namesBeside(client *clientrest.Config) (*auth.ServerName
 	return auth.NewServerNames(append([]string{url.Hostname(), client.ServerName}, o.tlsSANs...)...), nil
 }
 
-// learnNames adds those in the certificate that the API server shows. Until it does,
-// nothing can be asked of it either, and learnNames waits.
-func learnNames(ctx context.Context, client *clientrest.Config, names *auth.ServerNames, log *slog.Logger) error {
-	transport, err := clientrest.TransportFor(client)
-	if err != nil {
-		return fmt.Errorf("--kubeconfig: %w", err)
+// asker is how the API server is asked, without a look at what it permits.
+func asker(client *clientrest.Config) (transport http.RoundTripper, url string, err error) {
+	if transport, err = clientrest.TransportFor(client); err != nil {
+		return nil, "", fmt.Errorf("--kubeconfig: %w", err)
 	}
-	url, _, err := clientrest.DefaultServerUrlFor(client)
+	at, _, err := clientrest.DefaultServerUrlFor(client)
 	if err != nil {
-		return fmt.Errorf("--kubeconfig: %w", err)
+		return nil, "", fmt.Errorf("--kubeconfig: %w", err)
+	}
+	return transport, at.JoinPath("version").String(), nil
+}
+
+// learnNames adds those in the certificate that the API server shows. Until it does,
+// nothing can be asked of it either, and learnNames waits. It logs what is the matter with
+// it and returns what it was when it answered.
+func learnNames(ctx context.Context, client *clientrest.Config, names *auth.ServerNames, log *slog.Logger) ([]remark, error) {
+	transport, url, err := asker(client)
+	if err != nil {
+		return nil, err
 	}
 	last := ""
 	for {
-		resp, err := ask(ctx, transport, url.JoinPath("version").String())
+		resp, err := ask(ctx, transport, url)
 		if err == nil {
-			told(resp, client.Host, names, log)
-			return nil
+			learn(resp, names)
+			found := answered(resp, client.Host)
+			for i := range found {
+				found[i].log(log)
+			}
+			return found, nil
 		}
-		if text := unanswered(err); text != last && ctx.Err() == nil {
-			last = text
-			log.Warn(text, "cluster", client.Host, "here", time.Now().UTC().Format(time.RFC3339), "error", err)
+		if r := unanswered(err, client.Host); r.text != last && ctx.Err() == nil {
+			last = r.text
+			r.log(log)
 		}
-		select {
-		case <-time.After(askAgain):
-		case <-ctx.Done():
-			return nil
+		if !pause(ctx, askAgain) {
+			return nil, nil
 		}
 	}
 }
 
-// told adds the names in the certificate of the server that has answered, and warns of what
-// is the matter: everybody who is authenticated may ask for the version.
-func told(resp *http.Response, cluster string, names *auth.ServerNames, log *slog.Logger) {
-	clock, _ := http.ParseTime(resp.Header.Get("Date")) // none is zero
-	tellClock(clock, log)
-	if resp.StatusCode == http.StatusUnauthorized {
-		log.Warn("the API server does not accept the token or the certificate in --kubeconfig: it is wrong, or has expired; put another into the file and start the hub again", "cluster", cluster)
-	}
+// learn adds the names in the certificate of the server that has answered.
+func learn(resp *http.Response, names *auth.ServerNames) {
 	if resp.TLS == nil {
 		return
 	}
@@ -79,32 +84,41 @@ func told(resp *http.Response, cluster string, names *auth.ServerNames, log *slo
 	}
 }
 
-// unanswered says what is the matter with an API server that is of no use yet.
-func unanswered(err error) string {
+// notAccepted is said of an API server that does not know who the hub is.
+const notAccepted = "the API server does not accept the token or the certificate in --kubeconfig: it is wrong, or has expired; put another into the file and start the hub again"
+
+// answered is what is the matter with an API server that has answered: everybody who is
+// authenticated may ask for the version.
+func answered(resp *http.Response, cluster string) (found []remark) {
+	clock, _ := http.ParseTime(resp.Header.Get("Date")) // none is zero
+	if off := time.Since(clock).Round(time.Second); !clock.IsZero() && off.Abs() >= maxSkew {
+		found = append(found, remark{
+			text:  "the clocks of this machine and of the API server differ: certificates and leases are judged wrongly until they agree (NTP)",
+			attrs: []any{"here", time.Now().UTC().Format(time.RFC3339), "there", clock.UTC().Format(time.RFC3339), "ahead", off},
+		})
+	}
+	if resp.StatusCode == http.StatusUnauthorized {
+		found = append(found, remark{text: notAccepted, attrs: []any{"cluster", cluster}})
+	}
+	return found
+}
+
+// unanswered is what is the matter with an API server that is of no use now.
+func unanswered(err error, cluster string) remark {
+	text := "the API server cannot be reached; the hub goes on when it can"
 	var invalid x509.CertificateInvalidError
 	switch {
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
-		return "the API server's certificate is not valid by the clock of this machine: set the clock, or renew the certificate; the hub goes on when it is"
+		text = "the API server's certificate is not valid by the clock of this machine: set the clock, or renew the certificate; the hub goes on when it is"
 	case errors.As(err, new(*tls.CertificateVerificationError)):
-		return "what answers as the API server is not it, by the kubeconfig; the hub goes on when it is"
+		text = "what answers as the API server is not it, by the kubeconfig; the hub goes on when it is"
 	}
-	return "the API server cannot be reached; the hub goes on when it can"
+	return remark{text: text, attrs: []any{"cluster", cluster, "here", time.Now().UTC().Format(time.RFC3339), "error", err}}
 }
 
-// maxSkew is how far clocks may be apart before it is told: certificates that were just
+// maxSkew is how far clocks are apart when it is told: certificates that were just
 // signed count from five minutes before.
 const maxSkew = 5 * time.Minute
-
-// tellClock warns if the API server's clock, zero if it does not tell, is another than
-// that of this machine.
-func tellClock(clock time.Time, log *slog.Logger) {
-	off := time.Since(clock).Round(time.Second)
-	if clock.IsZero() || off.Abs() < maxSkew {
-		return
-	}
-	log.Warn("the clocks of this machine and of the API server differ: certificates and leases are judged wrongly until they agree (NTP)",
-		"here", time.Now().UTC().Format(time.RFC3339), "there", clock.UTC().Format(time.RFC3339), "ahead", off)
-}
 
 // ask returns what a server answers, without the body.
 func ask(ctx context.Context, transport http.RoundTripper, url string) (*http.Response, error) {

@@ -16,7 +16,6 @@ import (
 	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
-	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/wait"
 	apiserverapi "k8s.io/apiserver/pkg/apis/apiserver"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
@@ -27,7 +26,6 @@ import (
 	"k8s.io/apiserver/pkg/authorization/path"
 	"k8s.io/apiserver/pkg/authorization/union"
 	genericfilters "k8s.io/apiserver/pkg/endpoints/filters"
-	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/server/healthz"
 	"k8s.io/apiserver/pkg/server/mux"
 	"k8s.io/apiserver/pkg/server/routes"
@@ -179,9 +177,7 @@ func guarded(h http.Handler, authn authenticator.Request, authz authorizer.Autho
 	codecs := serializer.NewCodecFactory(runtime.NewScheme()).WithoutConversion()
 	h = genericfilters.WithAuthorization(h, authz, codecs)
 	h = genericfilters.WithAuthentication(h, authn, genericfilters.Unauthorized(codecs), nil, nil)
-	return genericfilters.WithRequestInfo(h, &request.RequestInfoFactory{
-		APIPrefixes: sets.NewString("apis", "api"), GrouplessAPIPrefixes: sets.NewString("api"),
-	})
+	return genericfilters.WithRequestInfo(h, requestInfos)
 }
 
 // run serves until ctx is done.

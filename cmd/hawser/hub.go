@@ -41,6 +41,7 @@ type hubBeside struct {
 	nodes       informers.SharedInformerFactory
 	controllers *controlplane.ControlPlane
 	serverNames *auth.ServerNames
+	trouble     *trouble
 	published   *publisher // nil if the certificate is somebody else's
 	renewal     *renewal
 	ends        *auth.ExpiryWatch
@@ -63,6 +64,9 @@ func runBeside(ctx context.Context, o *serverOptions, metrics prometheus.Registe
 	defer unlock()
 	h := &hubBeside{
 		o: o, client: client, files: &auth.Files{Log: log}, metrics: metrics, log: log, ready: make(chan struct{}), stopping: make(chan struct{}),
+	}
+	if h.trouble, err = newTrouble(o, client, log); err != nil {
+		return err
 	}
 	if h.api, err = kubernetes.NewForConfig(clientrest.AddUserAgent(clientrest.CopyConfig(client), "hub")); err != nil {
 		return fmt.Errorf("--kubeconfig: %w", err)
@@ -319,6 +323,7 @@ func (h *hubBeside) runUpper(ctx context.Context) error {
 	if h.published != nil {
 		group.Go(func() error { return h.published.run(ctx) })
 	}
+	group.Go(func() error { return h.trouble.run(ctx, h.serverNames) })
 	group.Go(func() error { return h.runControllers(ctx) })
 	group.Go(func() error {
 		for _, ready := range []<-chan struct{}{h.tunnels.names.keeper.Ready(), h.knowsAgents(), h.controllers.Ready()} {
@@ -338,10 +343,11 @@ func (h *hubBeside) runUpper(ctx context.Context) error {
 // runControllers runs them once the API server has shown its names and nobody else has
 // the identity by which they stand for election.
 func (h *hubBeside) runControllers(ctx context.Context) error {
-	if err := learnNames(ctx, h.client, h.serverNames, h.log); err != nil {
-		return err
+	select {
+	case <-h.trouble.known:
+	case <-ctx.Done():
+		return nil
 	}
-	tellRefused(ctx, h.o, h.api, h.log)
 	if !h.tunnels.peers.isAlone(ctx) {
 		return nil
 	}

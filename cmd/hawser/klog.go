@@ -6,27 +6,37 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net/url"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/klog/v2"
 
 	"github.com/hawser-project/hawser/tunnel/strangers"
 )
 
 // bridgeKlog makes the libraries log through log, from warnings up. What they
-// narrate below that is theirs to know; with --v 4 it is let through.
-func bridgeKlog(log *slog.Logger) {
-	klog.SetSlogLogger(slog.New(quiet{log.Handler(), log.Enabled(context.Background(), slog.LevelDebug), &strangers.LogLimiter{}, &standing{}}))
+// narrate below that is theirs to know; with --v 4 it is let through. beside says that
+// a trouble tells what is the matter with the API server.
+func bridgeKlog(log *slog.Logger, beside bool) {
+	klog.SetSlogLogger(slog.New(newQuiet(log.Handler(), log.Enabled(context.Background(), slog.LevelDebug), beside)))
+}
+
+func newQuiet(h slog.Handler, verbose, beside bool) quiet {
+	return quiet{Handler: h, verbose: verbose, beside: beside, caused: &strangers.LogLimiter{}, events: &strangers.LogLimiter{}, keys: &standing{}}
 }
 
 // quiet drops records below Warn unless verbose.
 type quiet struct {
 	slog.Handler
 	verbose bool
+	beside  bool                  // what is the matter with the API server is told by others
 	caused  *strangers.LogLimiter // by text
+	events  *strangers.LogLimiter // that are not written, by text and reason
 	keys    *standing
 }
 
@@ -72,19 +82,33 @@ func (s *standing) tell(text string) bool {
 // endedWatch is what libraries say of each watch that ends with the process.
 const endedWatch = "Failed to watch"
 
-// canceled says whether the error of a record is that of a context that was told to end.
-func canceled(r *slog.Record) (is bool) {
+// unwritten is how libraries begin what they say of events that they could not write.
+var unwritten = []string{"Unable to write event", "Server rejected event"}
+
+// fault is the error of a record, nil if it has none.
+func fault(r *slog.Record) (found error) {
 	r.Attrs(func(a slog.Attr) bool {
-		err, ok := a.Value.Any().(error)
-		is = ok && errors.Is(err, context.Canceled)
-		return !is
+		found, _ = a.Value.Any().(error)
+		return found == nil
 	})
-	return is
+	return found
+}
+
+// told says whether others say what a request has failed of, if there is anything to say.
+func (q quiet) told(err error) bool {
+	if errors.Is(err, context.Canceled) {
+		return true
+	}
+	return q.beside && (apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) || errors.As(err, new(*url.Error)))
 }
 
 func (q quiet) Handle(ctx context.Context, r slog.Record) error {
-	if !q.verbose && (slices.Contains(chatter, r.Message) || r.Message == endedWatch && canceled(&r)) {
+	ofEvent := slices.ContainsFunc(unwritten, func(text string) bool { return strings.HasPrefix(r.Message, text) })
+	if !q.verbose && (slices.Contains(chatter, r.Message) || (ofEvent || r.Message == endedWatch) && q.told(fault(&r))) {
 		return nil
+	}
+	if ofEvent {
+		return q.event(ctx, &r)
 	}
 	if slices.Contains(caused, r.Message) {
 		text := r.Message
@@ -107,10 +131,35 @@ func (q quiet) Handle(ctx context.Context, r slog.Record) error {
 	return q.Handler.Handle(ctx, r)
 }
 
+// event handles a record about an event that was not written: what it was about is in the
+// log, once a minute for all events of a reason, and not all that it has.
+func (q quiet) event(ctx context.Context, r *slog.Record) error {
+	short, reason := slog.NewRecord(r.Time, r.Level, r.Message, r.PC), ""
+	r.Attrs(func(a slog.Attr) bool {
+		e, ok := a.Value.Any().(*corev1.Event)
+		if !ok {
+			short.AddAttrs(a)
+			return true
+		}
+		reason = e.Reason
+		o := &e.InvolvedObject
+		short.AddAttrs(slog.String("reason", reason), slog.String("object", strings.TrimSpace(o.Kind+" "+strings.TrimPrefix(o.Namespace+"/"+o.Name, "/"))))
+		return true
+	})
+	others, now := q.events.Allow(r.Message + " " + reason)
+	if !now {
+		return nil
+	}
+	short.AddAttrs(slog.Int("others", others))
+	return q.Handler.Handle(ctx, short)
+}
+
 func (q quiet) WithAttrs(attrs []slog.Attr) slog.Handler {
-	return quiet{q.Handler.WithAttrs(attrs), q.verbose, q.caused, q.keys}
+	q.Handler = q.Handler.WithAttrs(attrs)
+	return q
 }
 
 func (q quiet) WithGroup(name string) slog.Handler {
-	return quiet{q.Handler.WithGroup(name), q.verbose, q.caused, q.keys}
+	q.Handler = q.Handler.WithGroup(name)
+	return q
 }

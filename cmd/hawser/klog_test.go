@@ -8,19 +8,20 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/url"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/hawser-project/hawser/tunnel/strangers"
+	corev1 "k8s.io/api/core/v1"
 )
 
 // What clients can cause by the thousand is in the log once a minute for each text, and
 // for 32 texts at most. Other errors are all there.
 func TestUnhandledErrors(t *testing.T) {
 	var out bytes.Buffer
-	log := slog.New(quiet{slog.NewTextHandler(&out, nil), false, &strangers.LogLimiter{}, &standing{}}).With("logger", "UnhandledError")
+	log := slog.New(newQuiet(slog.NewTextHandler(&out, nil), false, false)).With("logger", "UnhandledError")
 	for i := range 1000 {
 		log.Error(unhandled, "err", errors.New("http: Handler timeout"))
 		log.Error(unhandled, "err", fmt.Errorf("another text %d", i))
@@ -50,7 +51,7 @@ func TestUnhandledErrors(t *testing.T) {
 func TestBrokenEncryptionIsToldOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
-		log := slog.New(quiet{slog.NewTextHandler(&out, nil), false, &strangers.LogLimiter{}, &standing{}})
+		log := slog.New(newQuiet(slog.NewTextHandler(&out, nil), false, false))
 		for i, step := range []struct {
 			fault string // empty means that there is none
 			lines int
@@ -67,4 +68,28 @@ func TestBrokenEncryptionIsToldOnce(t *testing.T) {
 			out.Reset()
 		}
 	})
+}
+
+// Of events that are not written the log says what they are about, once a minute for each
+// reason, and that it is tried again only where nobody else says what is the matter.
+func TestUnwrittenEvents(t *testing.T) {
+	refused := &url.Error{Op: "Post", URL: "https://api", Err: errors.New("refused")}
+	event := &corev1.Event{Reason: "TunnelDown", Message: "a long story", InvolvedObject: corev1.ObjectReference{Kind: "Pod", Namespace: "ns", Name: "p"}}
+	for beside, want := range map[bool]int{false: 2, true: 1} {
+		var out bytes.Buffer
+		log := slog.New(newQuiet(slog.NewTextHandler(&out, nil), false, beside))
+		for range 100 {
+			log.Error("Unable to write event (may retry after sleeping)", "err", refused, "event", event)
+			log.Error("Unable to write event (retry limit exceeded!)", "event", event)
+		}
+		lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+		if len(lines) != want {
+			t.Errorf("beside=%t: %d lines, want %d:\n%.2000s", beside, len(lines), want, out.String())
+		}
+		for _, line := range lines {
+			if !strings.Contains(line, `reason=TunnelDown object="Pod ns/p"`) || strings.Contains(line, "story") {
+				t.Errorf("beside=%t: %s", beside, line)
+			}
+		}
+	}
 }

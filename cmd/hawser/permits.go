@@ -1,12 +1,11 @@
 // What a hub may do in somebody else's cluster: one table, from which the manifest of its
-// roles is made and by which it is looked at the start what the cluster refuses.
+// roles is made and by which a hub finds what the cluster refuses.
 
 package main
 
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"slices"
 	"strings"
 
@@ -114,12 +113,15 @@ func (p *permit) reviews() []authorizationv1.ResourceAttributes {
 	return all
 }
 
-// tellRefused logs, a line each, what the cluster refuses of what the hub needs.
-func tellRefused(ctx context.Context, o *serverOptions, api kubernetes.Interface, log *slog.Logger) {
-	for _, p := range permits() {
-		if p.needed != nil && !p.needed(o) {
-			continue
+// refusedPermits are what the cluster refuses of what the hub needs, and of more.
+func refusedPermits(ctx context.Context, o *serverOptions, api kubernetes.Interface, more []*permit) (found []remark) {
+	needed := slices.DeleteFunc(permits(), func(p permit) bool { return p.needed != nil && !p.needed(o) })
+	for _, p := range more {
+		if !slices.ContainsFunc(needed, func(n permit) bool { return n.covers(p) }) {
+			needed = append(needed, *p)
 		}
+	}
+	for _, p := range needed {
 		for _, r := range p.reviews() {
 			bounded, cancel := context.WithTimeout(ctx, askPatience)
 			answer, err := api.AuthorizationV1().SelfSubjectAccessReviews().Create(bounded, &authorizationv1.SelfSubjectAccessReview{
@@ -127,14 +129,26 @@ func tellRefused(ctx context.Context, o *serverOptions, api kubernetes.Interface
 			}, metav1.CreateOptions{})
 			cancel()
 			if err != nil {
-				log.Warn("cannot tell what the cluster permits this hub", "err", err)
-				return
+				return append(found, remark{text: "cannot tell what the cluster permits this hub", attrs: []any{"err", err}})
 			}
 			if !answer.Status.Allowed {
-				log.Warn("the cluster refuses the hub a permission", "verb", r.Verb, "resource", p.object(), "without", p.feature, "grant", o.grant())
+				found = append(found, remark{
+					text: "the cluster refuses the hub a permission", about: p.about(r.Verb),
+					attrs: []any{"verb", r.Verb, "resource", p.object(), "without", p.feature, "grant", o.grant()},
+				})
 			}
 		}
 	}
+	return found
+}
+
+// about tells a verb of the permit apart from all others.
+func (p *permit) about(verb string) string { return verb + " " + p.object() + " for " + p.feature }
+
+// covers says whether who is asked for p is asked for other as well, whatever it is called.
+func (p *permit) covers(other *permit) bool {
+	return p.group == other.group && p.resource == other.resource && (p.namespace == "" || p.namespace == other.namespace) &&
+		!slices.ContainsFunc(other.verbs, func(verb string) bool { return !slices.Contains(p.verbs, verb) })
 }
 
 // grant is the command that grants a hub of these flags what it needs.

@@ -48,7 +48,9 @@ func refusedLines(t *testing.T, may func(*authorizationv1.ResourceAttributes) bo
 		return true, review, nil
 	})
 	var log bytes.Buffer
-	tellRefused(t.Context(), o, api, slog.New(slog.NewTextHandler(&log, nil)))
+	for _, r := range refusedPermits(t.Context(), o, api, nil) {
+		r.log(slog.New(slog.NewTextHandler(&log, nil)))
+	}
 	return strings.Split(strings.TrimSpace(log.String()), "\n")
 }
 
@@ -90,7 +92,7 @@ func TestUnansweredIsToldApart(t *testing.T) {
 			defer cancel()
 			log.Write(b)
 		})
-		if err := learnNames(ctx, conf, auth.NewServerNames(), slog.New(slog.NewTextHandler(line, nil))); err != nil {
+		if _, err := learnNames(ctx, conf, auth.NewServerNames(), slog.New(slog.NewTextHandler(line, nil))); err != nil {
 			t.Fatal(err)
 		}
 		return log.String()

@@ -54,7 +54,7 @@ func newServer() *cobra.Command {
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			log := setup.NewLogger(o.logFormat, o.verbosity)
-			bridgeKlog(log)
+			bridgeKlog(log, o.beside.kubeconfig != "")
 			defer context.AfterFunc(cmd.Context(), endAtNextSignal)()
 			back, err := leadStderr(log)
 			if err != nil {

@@ -23,7 +23,8 @@ const (
 
 // A Reconcile makes the world match the object at key, which may be gone.
 // again > 0 asks for another look after that time. An error asks for one with
-// back-off; it is logged unless it is Quiet or the context has ended.
+// back-off; it is logged unless it is Quiet or the context has ended, and once a minute
+// where many fail because the API server refuses them or cannot be asked.
 type Reconcile[K comparable] func(ctx context.Context, key K) (again time.Duration, err error)
 
 // Config configures a Queue. Name and Do are required.
@@ -42,7 +43,8 @@ type Config[K comparable] struct {
 // methods may be called from any goroutine; keys added after Run has returned
 // are dropped. A controller makes its queue anew each time it runs.
 type Queue[K comparable] struct {
-	cfg Config[K]
+	cfg     Config[K]
+	refused refusals
 
 	mu    sync.Mutex                              // guards the following
 	early map[K]struct{}                          // keys added before Run
@@ -177,6 +179,14 @@ func (q *Queue[K]) report(ctx context.Context, key K, err error) {
 	case IsQuiet(err):
 		q.cfg.Log.Debug("not yet", "key", key, "reason", err)
 	default:
-		q.cfg.Log.Warn("will retry", "key", key, "error", err, "tries", q.q.NumRequeues(key)+1)
+		others, now := q.refused.tell(err)
+		if !now {
+			return
+		}
+		attrs := []any{"key", key, "error", err, "tries", q.q.NumRequeues(key) + 1}
+		if others > 0 {
+			attrs = append(attrs, "others", others)
+		}
+		q.cfg.Log.Warn("will retry", attrs...)
 	}
 }
