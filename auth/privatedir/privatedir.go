@@ -38,7 +38,7 @@ func Check(dir string) error {
 		return fmt.Errorf("%s belongs to user %d: choose a directory of your own", dir, st.Uid)
 	}
 	if info.Mode().Perm()&0o077 != 0 {
-		return fmt.Errorf("%s is open to other users (mode %04o): choose a directory of its own, or if it is one, make its mode 0700", dir, info.Mode().Perm())
+		return fmt.Errorf("%s is open to other users (mode %04o): choose a directory of its own, or if it is one, run chmod 700 on it", dir, info.Mode().Perm())
 	}
 	return nil
 }
