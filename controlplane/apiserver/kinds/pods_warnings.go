@@ -38,7 +38,7 @@ func podWarnings(w *warnings, m *metav1.ObjectMeta, s *corev1.PodSpec, path *fie
 	})
 	portsTwice(w, s, spec)
 	portNamesTwice(w, s, spec)
-	if g := s.TerminationGracePeriodSeconds; g != nil && *g < 0 {
+	if g := s.TerminationGracePeriodSeconds; path != nil && g != nil && *g < 0 { // a pod has 1 by now, see defaultPod
 		w.add("%s: must be >= 0; negative values are invalid and will be treated as 1", spec.Child("terminationGracePeriodSeconds"))
 	}
 	matchesNone(w, s, spec)
