@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -24,6 +23,7 @@ import (
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
+	netutils "k8s.io/utils/net"
 
 	"github.com/hawser-project/hawser/controlplane/loop"
 )
@@ -209,7 +209,8 @@ func mirrored(e *corev1.Endpoints, limit int) (out []*discoveryv1.EndpointSlice,
 		add := func(addresses []corev1.EndpointAddress, ready bool) {
 			for _, a := range addresses {
 				family := discoveryv1.AddressTypeIPv4
-				if ip, err := netip.ParseAddr(a.IP); err == nil && ip.Is6() {
+				a.IP = canonical(a.IP)
+				if strings.Contains(a.IP, ":") {
 					family = discoveryv1.AddressTypeIPv6
 				}
 				slice := by[string(family)+key]
@@ -234,6 +235,15 @@ func mirrored(e *corev1.Endpoints, limit int) (out []*discoveryv1.EndpointSlice,
 		add(s.NotReadyAddresses, false)
 	}
 	return out, left
+}
+
+// canonical writes an address as slices may have it: Endpoints that were stored long ago may have
+// leading zeros, or an IPv4 address that is mapped into IPv6.
+func canonical(address string) string {
+	if ip := netutils.ParseIPSloppy(address); ip != nil {
+		return ip.String()
+	}
+	return address
 }
 
 // emptyMirror is a slice of e without endpoints. Its name tells its family and its ports

@@ -84,6 +84,14 @@ func TestMirror(t *testing.T) {
 	}, unselecting(), byHand("192.0.2.1", "192.0.2.2"))
 }
 
+// TestMirrorOfOldAddresses: addresses that were stored before they were refused are written as
+// slices may have them.
+func TestMirrorOfOldAddresses(t *testing.T) {
+	run(t, Config{}, func(w *world) {
+		w.mirrors("web sql:5432 [192.0.2.1 R-, 192.0.2.8 R-, 192.0.2.9 R-]; web sql:5432 [2001:db8::1 R-]")
+	}, unselecting(), byHand("192.0.2.1", "192.000.02.08", "::ffff:192.0.2.9", "2001:DB8:0::1"))
+}
+
 // TestMirrorOfNothing: Endpoints without a Service lead nowhere.
 func TestMirrorOfNothing(t *testing.T) {
 	run(t, Config{}, func(w *world) {

@@ -15,6 +15,7 @@ import (
 	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	netutils "k8s.io/utils/net"
@@ -267,13 +268,13 @@ func finalizer(name string, p *field.Path) field.ErrorList {
 // unqualifiedFinalizers refuses the finalizers of obj without a domain that old, which may be nil,
 // has not.
 func unqualifiedFinalizers(obj, old runtime.Object) field.ErrorList {
-	var had []string
+	var had sets.Set[string]
 	if old != nil {
-		had = old.(metav1.Object).GetFinalizers()
+		had = sets.New(old.(metav1.Object).GetFinalizers()...)
 	}
 	var errs field.ErrorList
 	for i, name := range obj.(metav1.Object).GetFinalizers() {
-		if bad := finalizer(name, field.NewPath("metadata", "finalizers").Index(i)); len(bad) > 0 && !slices.Contains(had, name) {
+		if bad := finalizer(name, field.NewPath("metadata", "finalizers").Index(i)); len(bad) > 0 && !had.Has(name) {
 			errs = append(errs, bad...)
 		}
 	}
@@ -282,13 +283,25 @@ func unqualifiedFinalizers(obj, old runtime.Object) field.ErrorList {
 
 const immutableData = "field is immutable when `immutable` is set"
 
+// repeats returns a function that tells whether it has had a value before. A list that a request
+// brings is too long to be searched for each of its values.
+func repeats[T comparable]() func(T) bool {
+	had := map[T]bool{}
+	return func(v T) bool {
+		again := had[v]
+		had[v] = true
+		return again
+	}
+}
+
 // conditionTypes wants each of the types of a status' conditions once.
 func conditionTypes(types []string) field.ErrorList {
 	var errs field.ErrorList
+	again := repeats[string]()
 	for i, t := range types {
 		p := field.NewPath("status", "conditions").Index(i).Child("type")
 		errs = append(errs, required(t, p)...)
-		if t != "" && slices.Contains(types[:i], t) {
+		if t != "" && again(t) {
 			errs = append(errs, field.Duplicate(p, t))
 		}
 	}

@@ -29,15 +29,13 @@ func cronJobs() Kind {
 }
 
 // cronJobWarnings warns of the jobs it makes, and of a zone that is told in the schedule.
-func cronJobWarnings(o, old *batchv1.CronJob) []string {
-	var w []string
+func cronJobWarnings(w *warnings, o, old *batchv1.CronJob) {
 	if old == nil || o.Generation != old.Generation {
-		w = jobSpecWarnings(&o.Spec.JobTemplate.Spec, field.NewPath("spec", "jobTemplate", "spec"))
+		jobSpecWarnings(w, &o.Spec.JobTemplate.Spec, field.NewPath("spec", "jobTemplate", "spec"))
 	}
 	if old != nil && strings.Contains(o.Spec.Schedule, "TZ") {
-		w = append(w, "cannot use TZ or CRON_TZ in spec.spec.schedule, use timeZone instead, see https://kubernetes.io/docs/concepts/workloads/controllers/cron-jobs/ for more details")
+		w.add("cannot use TZ or CRON_TZ in spec.spec.schedule, use timeZone instead, see https://kubernetes.io/docs/concepts/workloads/controllers/cron-jobs/ for more details")
 	}
-	return w
 }
 
 const (

@@ -4,7 +4,6 @@ package kinds
 
 import (
 	"context"
-	"slices"
 	"strconv"
 	"time"
 
@@ -50,6 +49,12 @@ func updateEndpointSlice(_ context.Context, s, old *discoveryv1.EndpointSlice) {
 // dropTopology takes the labels from endpoints, which only an API that is gone could write. The
 // name of a node that was stored as such a label is kept.
 func dropTopology(s *discoveryv1.EndpointSlice, old []discoveryv1.Endpoint) {
+	stored := map[string]bool{}
+	for i := range old {
+		if node, named := old[i].DeprecatedTopology[corev1.LabelHostname]; named {
+			stored[node] = true
+		}
+	}
 	for i := range s.Endpoints {
 		e := &s.Endpoints[i]
 		node, named := e.DeprecatedTopology[corev1.LabelHostname]
@@ -57,7 +62,7 @@ func dropTopology(s *discoveryv1.EndpointSlice, old []discoveryv1.Endpoint) {
 		if !named || e.NodeName != nil || len(validation.IsDNS1123Subdomain(node)) > 0 {
 			continue
 		}
-		if slices.ContainsFunc(old, func(o discoveryv1.Endpoint) bool { return o.DeprecatedTopology[corev1.LabelHostname] == node }) {
+		if stored[node] {
 			e.NodeName = &node
 		}
 	}

@@ -3,7 +3,6 @@
 package kinds
 
 import (
-	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -29,11 +28,10 @@ func ingresses() Kind {
 const ingressClassAnnotation = "kubernetes.io/ingress.class"
 
 // ingressWarnings warns of a class that is told as it was before there was a field for it.
-func ingressWarnings(o, old *networkingv1.Ingress) []string {
+func ingressWarnings(w *warnings, o, old *networkingv1.Ingress) {
 	if _, is := o.Annotations[ingressClassAnnotation]; old == nil && is && o.Spec.IngressClassName == nil {
-		return []string{fmt.Sprintf("annotation %q is deprecated, please use 'spec.ingressClassName' instead", ingressClassAnnotation)}
+		w.add("annotation %q is deprecated, please use 'spec.ingressClassName' instead", ingressClassAnnotation)
 	}
-	return nil
 }
 
 // newIngress checks an ingress that is about to be made.

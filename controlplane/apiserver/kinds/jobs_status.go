@@ -58,9 +58,11 @@ func (c *jobStatusChange) numbers() field.ErrorList {
 	if s.Failed < old.Failed {
 		errs = append(errs, field.Invalid(p.Child("failed"), s.Failed, "cannot decrease the failed counter"))
 	}
-	// A job whose parallelism is its completions may have been made smaller.
+	// A job whose parallelism is its completions may have been made smaller. It may have another
+	// parallelism by the time that its indexes are counted.
 	spec := &c.job.Spec
-	shrinks := deref(spec.CompletionMode) == batchv1.IndexedCompletion && equal(spec.Completions, spec.Parallelism)
+	shrinks := deref(spec.CompletionMode) == batchv1.IndexedCompletion &&
+		(equal(spec.Completions, spec.Parallelism) || s.CompletedIndexes != old.CompletedIndexes)
 	if s.Succeeded < old.Succeeded && !shrinks {
 		errs = append(errs, field.Invalid(p.Child("succeeded"), s.Succeeded, "cannot decrease the succeeded counter"))
 	}
@@ -97,21 +99,21 @@ func (c *jobStatusChange) terminalConditions() field.ErrorList {
 
 // interimConditions checks the condition that a job has while its last pods are stopped.
 func (c *jobStatusChange) interimConditions() field.ErrorList {
-	const met = batchv1.JobSuccessCriteriaMet
+	const met, complete, failed, target = batchv1.JobSuccessCriteriaMet, batchv1.JobComplete, batchv1.JobFailed, batchv1.JobFailureTarget
 	var errs field.ErrorList
-	if jobHas(c.job, met) && jobHas(c.job, batchv1.JobFailed) {
+	if jobHas(c.job, met) && jobHas(c.job, failed) && c.changed(met, failed) {
 		errs = append(errs, c.condition("cannot set SuccessCriteriaMet=True and Failed=true conditions"))
 	}
-	if jobHas(c.job, met) && jobHas(c.job, batchv1.JobFailureTarget) {
+	if jobHas(c.job, met) && jobHas(c.job, target) && c.changed(met, target) {
 		errs = append(errs, c.condition("cannot set SuccessCriteriaMet=True and FailureTarget=true conditions"))
 	}
-	if c.job.Spec.SuccessPolicy != nil && !jobHas(c.job, met) && jobHas(c.job, batchv1.JobComplete) {
+	if c.job.Spec.SuccessPolicy != nil && !jobHas(c.job, met) && jobHas(c.job, complete) && c.changed(met, complete) {
 		errs = append(errs, c.condition("cannot set Complete=True for Job with SuccessPolicy unless SuccessCriteriaMet=True"))
 	}
 	if jobHas(c.old, met) && !jobHas(c.job, met) {
 		errs = append(errs, c.condition("cannot disable the SuccessCriteriaMet=True condition"))
 	}
-	if jobHas(c.old, batchv1.JobComplete) && !jobHas(c.old, met) && jobHas(c.job, met) {
+	if jobHas(c.old, complete) && !jobHas(c.old, met) && jobHas(c.job, met) {
 		errs = append(errs, c.condition("cannot set SuccessCriteriaMet=True for Job already has Complete=true conditions"))
 	}
 	return errs

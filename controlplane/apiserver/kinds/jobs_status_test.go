@@ -109,6 +109,14 @@ func TestJobEnds(t *testing.T) {
 		{"no failure after all", says(), bad(aboutConditions + "disable the terminal FailureTarget=True condition")},
 	})
 	// What was stored before there were these rules can be written as long as it stays.
+	more := func(o statusOfJob) { o.Status.Succeeded++ }
+	for _, types := range [][]string{
+		{"SuccessCriteriaMet", "FailureTarget", "Failed"}, {"SuccessCriteriaMet", "FailureTarget"}, {"SuccessCriteriaMet", "Failed"}, {"Complete"},
+	} {
+		mutateUpdate(t, aJob(t, says(types...), func(o statusOfJob) { o.Spec.SuccessPolicy = &batchv1.SuccessPolicy{} }), validateJobStatusUpdate, []mutation[statusOfJob]{
+			{"what is at odds stays", more, nil},
+		})
+	}
 	mutateUpdate(t, aJob(t, says("Complete")), validateJobStatusUpdate, []mutation[statusOfJob]{
 		{"one more", func(o statusOfJob) { o.Status.Succeeded++ }, nil},
 		{"a cause", says("Complete", "SuccessCriteriaMet"), bad(aboutConditions + "set SuccessCriteriaMet=True for Job already has Complete=true conditions")},
@@ -140,6 +148,20 @@ func TestJobCounts(t *testing.T) {
 	})
 	mutateUpdate(t, aJob(t, shrunk), validateJobStatusUpdate, []mutation[statusOfJob]{
 		{"fewer successes of fewer", func(o statusOfJob) { o.Status.Succeeded = 0 }, nil},
+	})
+	// The job was made smaller, and runs fewer pods at once by now.
+	fewer := func(completed string) func(statusOfJob) {
+		return func(o statusOfJob) { o.Status.Succeeded, o.Status.CompletedIndexes = 2, completed }
+	}
+	was := also(fewer("0-3"), func(o statusOfJob) {
+		o.Spec.Completions, o.Spec.Parallelism, o.Status.Succeeded = ptr[int32](2), ptr[int32](1), 4
+	})
+	mutateUpdate(t, aJob(t, numbered, was), validateJobStatusUpdate, []mutation[statusOfJob]{
+		{"fewer indexes", fewer("0,1"), nil},
+		{"fewer successes of the same indexes", fewer("0-3"), bad("status.succeeded: Invalid value: 2: cannot decrease the succeeded counter")},
+	})
+	mutateUpdate(t, aJob(t, was), validateJobStatusUpdate, []mutation[statusOfJob]{
+		{"indexes of none", fewer(""), bad("status.succeeded: Invalid value: 2: cannot decrease the succeeded counter")},
 	})
 }
 

@@ -3,26 +3,22 @@
 package kinds
 
 import (
-	"fmt"
-
 	batchv1 "k8s.io/api/batch/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-func jobWarnings(o, old *batchv1.Job) []string {
-	if old != nil && o.Generation == old.Generation {
-		return nil
+func jobWarnings(w *warnings, o, old *batchv1.Job) {
+	if old == nil || o.Generation != old.Generation {
+		jobSpecWarnings(w, &o.Spec, field.NewPath("spec"))
 	}
-	return jobSpecWarnings(&o.Spec, field.NewPath("spec"))
 }
 
 // jobSpecWarnings warns of the pods of a job, and of so many of them that its status may not name
 // all that fail.
-func jobSpecWarnings(s *batchv1.JobSpec, p *field.Path) []string {
-	var w []string
+func jobSpecWarnings(w *warnings, s *batchv1.JobSpec, p *field.Path) {
 	if deref(s.CompletionMode) == batchv1.IndexedCompletion && deref(s.Completions) > maxIndexed && deref(s.Parallelism) > maxOfMany {
-		w = append(w, fmt.Sprintf("%s: In Indexed Jobs with a number of completions higher than 10^5 and a parallelism higher than 10^4, "+
-			"Kubernetes might not be able to track completedIndexes when a big number of indexes fail", p))
+		w.add("%s: In Indexed Jobs with a number of completions higher than 10^5 and a parallelism higher than 10^4, "+
+			"Kubernetes might not be able to track completedIndexes when a big number of indexes fail", p)
 	}
-	return append(w, podWarnings(&s.Template.ObjectMeta, &s.Template.Spec, p.Child("template"))...)
+	podWarnings(w, &s.Template.ObjectMeta, &s.Template.Spec, p.Child("template"))
 }

@@ -38,7 +38,7 @@ type Kind struct {
 	name     apivalidation.ValidateNameFunc                    // nil means a DNS subdomain of at most 253 characters
 	rules    Rules                                             // beyond those for names and metadata
 	byGroup  map[string]Rules                                  // instead of rules, by the API group of the request
-	warnings func(obj, old runtime.Object) []string            // what a client should know of obj; old is nil if it is new
+	warnings warner                                            // what a client should know of an object
 	defaults func(obj runtime.Object)                          // see AddToScheme; nil means none
 	table    func(gr schema.GroupResource) rest.TableConvertor // kubectl's columns; nil means name and age
 

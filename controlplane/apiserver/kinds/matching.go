@@ -94,9 +94,10 @@ func matchResources(m *admissionv1.MatchResources, p *field.Path) field.ErrorLis
 		for i := range rules {
 			at := p.Child(name).Index(i)
 			errs = append(errs, admissionRule(&rules[i].RuleWithOperations, at)...)
+			again := repeats[string]()
 			for j, n := range rules[i].ResourceNames {
 				errs = append(errs, messages(at.Child("resourceNames").Index(j), n, pathSegment(n, false))...)
-				if slices.Contains(rules[i].ResourceNames[:j], n) {
+				if again(n) {
 					errs = append(errs, field.Duplicate(at.Child("resourceNames").Index(j), n))
 				}
 			}

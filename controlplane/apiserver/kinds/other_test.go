@@ -193,6 +193,13 @@ func TestStorage(t *testing.T) {
 		{"topology", func(c sc) {
 			c.AllowedTopologies = []corev1.TopologySelectorTerm{{MatchLabelExpressions: []corev1.TopologySelectorLabelRequirement{{Key: "a b"}}}}
 		}, bad("allowedTopologies[0].matchLabelExpressions[0].key: Invalid value", "allowedTopologies[0].matchLabelExpressions[0].values: Required value")},
+		{"topologies of nothing", func(c sc) { c.AllowedTopologies = make([]corev1.TopologySelectorTerm, 4000) }, bad(`allowedTopologies[1].matchLabelExpressions: Duplicate value: ""`)},
+		{"topologies that differ", func(c sc) {
+			term := func(key string, values ...string) corev1.TopologySelectorTerm {
+				return corev1.TopologySelectorTerm{MatchLabelExpressions: []corev1.TopologySelectorLabelRequirement{{Key: key, Values: values}}}
+			}
+			c.AllowedTopologies = []corev1.TopologySelectorTerm{term("zone", "a"), term("zone", "a", "b"), term("zone", "ab"), term("zonea", "b"), {}}
+		}, nil},
 		{"topology twice", func(c sc) {
 			zone := corev1.TopologySelectorLabelRequirement{Key: "zone", Values: []string{"a", "b", "a"}}
 			back := corev1.TopologySelectorLabelRequirement{Key: "zone", Values: []string{"b", "a"}}
@@ -202,7 +209,6 @@ func TestStorage(t *testing.T) {
 				{MatchLabelExpressions: []corev1.TopologySelectorLabelRequirement{zone, back}},
 			}
 		}, bad(`allowedTopologies[0].matchLabelExpressions[0].values[2]: Duplicate value: "a"`, `allowedTopologies[1].matchLabelExpressions: Duplicate value: ""`,
-			`allowedTopologies[2].matchLabelExpressions: Duplicate value: ""`, `allowedTopologies[2].matchLabelExpressions: Duplicate value: ""`,
 			`allowedTopologies[2].matchLabelExpressions[0].values[2]: Duplicate value: "a"`, `allowedTopologies[2].matchLabelExpressions[1].key: Duplicate value: "zone"`)},
 	})
 	mutateUpdate(t, class, validateStorageClassUpdate, []mutation[sc]{

@@ -4,6 +4,7 @@ package kinds
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -20,8 +21,7 @@ func (f volumeFile) String() string {
 }
 
 // overlaps warns of two files of one path in a volume, and of files in one that is a file.
-func overlaps(volumes []corev1.Volume) []string {
-	var w []string
+func overlaps(w *warnings, volumes []corev1.Volume) {
 	for i := range volumes {
 		v := &volumes[i]
 		var files []volumeFile
@@ -39,21 +39,41 @@ func overlaps(volumes []corev1.Volume) []string {
 				files = append(files, projectedFiles(&v.Projected.Sources[j])...)
 			}
 		}
-		for j := range files {
-			files[j].path = strings.TrimRight(files[j].path, "/")
-			for _, before := range files[:j] {
-				if within(files[j].path, before.path) || within(before.path, files[j].path) {
-					w = append(w, fmt.Sprintf("volume %q (%s): overlapping paths: %s with %s", v.Name, what, files[j], before))
-				}
-			}
-		}
+		eachOverlap(files, func(file, other volumeFile) {
+			w.add("volume %q (%s): overlapping paths: %s with %s", v.Name, what, file, other)
+		})
 	}
-	return w
 }
 
-// within tells whether path is dir or something in it.
-func within(path, dir string) bool {
-	return path != "" && dir != "" && strings.HasPrefix(path+"/", dir+"/")
+// eachOverlap calls f for every file with the nearest other one that it is, or is in. The one that
+// is named last in the volume comes first.
+func eachOverlap(files []volumeFile, f func(file, other volumeFile)) {
+	type entry struct {
+		dir   string // the path, with a slash
+		index int
+	}
+	sorted := make([]entry, 0, len(files))
+	for i := range files {
+		files[i].path = strings.TrimRight(files[i].path, "/")
+		if files[i].path != "" {
+			sorted = append(sorted, entry{files[i].path + "/", i})
+		}
+	}
+	slices.SortStableFunc(sorted, func(a, b entry) int { return strings.Compare(a.dir, b.dir) })
+	var around []entry // each is in those before it; what is in none of them is in none of all
+	for _, e := range sorted {
+		for len(around) > 0 && !strings.HasPrefix(e.dir, around[len(around)-1].dir) {
+			around = around[:len(around)-1]
+		}
+		if len(around) > 0 {
+			other := around[len(around)-1]
+			f(files[max(e.index, other.index)], files[min(e.index, other.index)])
+			if e.dir == other.dir {
+				continue
+			}
+		}
+		around = append(around, e)
+	}
 }
 
 func keyFiles(items []corev1.KeyToPath, source string) []volumeFile {

@@ -119,8 +119,9 @@ func tolerationsUpdate(list, old []corev1.Toleration, p *field.Path) field.Error
 
 func gatesUpdate(list, old []corev1.PodSchedulingGate, p *field.Path) field.ErrorList {
 	var errs field.ErrorList
+	had := sets.New(old...)
 	for i, g := range list {
-		if !slices.Contains(old, g) {
+		if !had.Has(g) {
 			errs = append(errs, field.Forbidden(p.Index(i), fmt.Sprintf("only deletion is allowed, but found new scheduling gate '%s'", g.Name)))
 		}
 	}

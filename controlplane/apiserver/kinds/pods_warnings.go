@@ -3,7 +3,6 @@
 package kinds
 
 import (
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -15,39 +14,42 @@ import (
 )
 
 // newPodWarnings warns of a pod that is about to be made. Those that change pods are no people.
-func newPodWarnings(p, old *corev1.Pod) []string {
+func newPodWarnings(w *warnings, p, old *corev1.Pod) {
 	if old != nil {
-		return nil
+		return
 	}
-	return append(dotted(p.Name, "the Pod's hostname"), podWarnings(&p.ObjectMeta, &p.Spec, nil)...)
+	dotted(w, p.Name, "the Pod's hostname")
+	podWarnings(w, &p.ObjectMeta, &p.Spec, nil)
 }
 
-// podWarnings warns of the pod or the template at path, which is nil for a pod.
-func podWarnings(m *metav1.ObjectMeta, s *corev1.PodSpec, path *field.Path) []string {
+// podWarnings warns of the pod or the template at path, which is nil for a pod. The time it takes
+// is that of reading s: what is compared is looked up, not searched for.
+func podWarnings(w *warnings, m *metav1.ObjectMeta, s *corev1.PodSpec, path *field.Path) {
 	spec := path.Child("spec")
-	w := append(oldNames(m, s, path), oldVolumes(s.Volumes, spec.Child("volumes"))...)
-	w = append(w, overlaps(s.Volumes)...)
-	w = append(w, twice(s, spec)...)
-	w = append(w, fractions(s.Overhead, spec.Child("overhead"))...)
+	oldNames(w, m, s, path)
+	oldVolumes(w, s.Volumes, spec.Child("volumes"))
+	overlaps(w, s.Volumes)
+	twice(w, s, spec)
+	fractions(w, s.Overhead, spec.Child("overhead"))
 	eachContainer(s, spec, func(c *corev1.Container, p *field.Path) {
-		w = append(w, fractions(c.Resources.Limits, p.Child("resources", "limits"))...)
-		w = append(w, fractions(c.Resources.Requests, p.Child("resources", "requests"))...)
-		w = append(w, hidden(c.Env, p.Child("env"))...)
+		fractions(w, c.Resources.Limits, p.Child("resources", "limits"))
+		fractions(w, c.Resources.Requests, p.Child("resources", "requests"))
+		hidden(w, c.Env, p.Child("env"))
 	})
-	w = append(w, portsTwice(s, spec)...)
-	if g := s.TerminationGracePeriodSeconds; g != nil && *g < 0 {
-		w = append(w, fmt.Sprintf("%s: must be >= 0; negative values are invalid and will be treated as 1", spec.Child("terminationGracePeriodSeconds")))
+	portsTwice(w, s, spec)
+	portNamesTwice(w, s, spec)
+	if g := s.TerminationGracePeriodSeconds; path != nil && g != nil && *g < 0 { // a pod has 1 by now, see defaultPod
+		w.add("%s: must be >= 0; negative values are invalid and will be treated as 1", spec.Child("terminationGracePeriodSeconds"))
 	}
-	w = append(w, matchesNone(s, spec)...)
+	matchesNone(w, s, spec)
 	if s.DNSConfig != nil {
 		for i, a := range s.DNSConfig.Nameservers {
-			w = append(w, validation.GetWarningsForIP(spec.Child("dnsConfig", "nameservers").Index(i), a)...)
+			w.addAll(validation.GetWarningsForIP(spec.Child("dnsConfig", "nameservers").Index(i), a))
 		}
 	}
 	for i, a := range s.HostAliases {
-		w = append(w, validation.GetWarningsForIP(spec.Child("hostAliases").Index(i).Child("ip"), a.IP)...)
+		w.addAll(validation.GetWarningsForIP(spec.Child("hostAliases").Index(i).Child("ip"), a.IP))
 	}
-	return w
 }
 
 // oldLabels are labels of nodes that have other names by now.
@@ -70,30 +72,27 @@ var oldAnnotations = map[string]string{
 	corev1.SeccompPodAnnotationKey:                `non-functional in v1.27+; use the "seccompProfile" field instead`,
 }
 
-func oldNames(m *metav1.ObjectMeta, s *corev1.PodSpec, path *field.Path) []string {
-	var w []string
+func oldNames(w *warnings, m *metav1.ObjectMeta, s *corev1.PodSpec, path *field.Path) {
 	for _, k := range slices.Sorted(maps.Keys(s.NodeSelector)) {
 		if msg := oldLabels[k]; msg != "" {
-			w = append(w, fmt.Sprintf("%s: %s", path.Child("spec", "nodeSelector").Key(k), msg))
+			w.add("%s: %s", path.Child("spec", "nodeSelector").Key(k), msg)
 		}
 	}
 	for i, c := range s.TopologySpreadConstraints {
 		if msg := oldLabels[c.TopologyKey]; msg != "" {
-			w = append(w, fmt.Sprintf("%s: %s is %s", path.Child("spec", "topologySpreadConstraints").Index(i).Child("topologyKey"), c.TopologyKey, msg))
+			w.add("%s: %s is %s", path.Child("spec", "topologySpreadConstraints").Index(i).Child("topologyKey"), c.TopologyKey, msg)
 		}
 	}
 	for _, k := range slices.Sorted(maps.Keys(m.Annotations)) {
 		profiled := k == corev1.SeccompPodAnnotationKey && s.SecurityContext != nil && s.SecurityContext.SeccompProfile != nil
 		if msg := oldAnnotations[k]; msg != "" && !profiled {
-			w = append(w, fmt.Sprintf("%s: %s", path.Child("metadata", "annotations").Key(k), msg))
+			w.add("%s: %s", path.Child("metadata", "annotations").Key(k), msg)
 		}
 	}
-	return w
 }
 
 // oldVolumes warns of volumes that no node mounts any more.
-func oldVolumes(volumes []corev1.Volume, p *field.Path) []string {
-	var w []string
+func oldVolumes(w *warnings, volumes []corev1.Volume, p *field.Path) {
 	for i := range volumes {
 		v := &volumes[i]
 		for _, old := range []struct {
@@ -111,137 +110,155 @@ func oldVolumes(volumes []corev1.Volume, p *field.Path) []string {
 			{v.RBD != nil, "rbd", "deprecated in v1.28, non-functional in v1.31+"},
 		} {
 			if old.is {
-				w = append(w, fmt.Sprintf("%s: %s", p.Index(i).Child(old.name), old.why))
+				w.add("%s: %s", p.Index(i).Child(old.name), old.why)
 			}
 		}
 	}
-	return w
 }
 
 // twice warns of what is named more than once, or not at all.
-func twice(s *corev1.PodSpec, p *field.Path) []string {
-	var w []string
+func twice(w *warnings, s *corev1.PodSpec, p *field.Path) {
 	addresses, secrets := map[string]bool{}, map[string]bool{}
 	for i, a := range s.HostAliases {
 		if addresses[a.IP] {
-			w = append(w, fmt.Sprintf("%s: duplicate ip %q", p.Child("hostAliases").Index(i).Child("ip"), a.IP))
+			w.add("%s: duplicate ip %q", p.Child("hostAliases").Index(i).Child("ip"), a.IP)
 		}
 		addresses[a.IP] = true
 	}
 	at := p.Child("imagePullSecrets")
 	for i, r := range s.ImagePullSecrets {
 		if secrets[r.Name] {
-			w = append(w, fmt.Sprintf("%s: duplicate name %q", at.Index(i).Child("name"), r.Name))
+			w.add("%s: duplicate name %q", at.Index(i).Child("name"), r.Name)
 		}
 		secrets[r.Name] = true
 	}
 	for i, r := range s.ImagePullSecrets {
 		if r.Name == "" {
-			w = append(w, fmt.Sprintf("%s: invalid empty name %q", at.Index(i).Child("name"), r.Name))
+			w.add("%s: invalid empty name %q", at.Index(i).Child("name"), r.Name)
 		}
 	}
-	return w
 }
 
 // fractions warns of parts of a byte, as of an m that was meant to be an M.
-func fractions(l corev1.ResourceList, p *field.Path) []string {
-	var w []string
+func fractions(w *warnings, l corev1.ResourceList, p *field.Path) {
 	for _, name := range []corev1.ResourceName{corev1.ResourceMemory, corev1.ResourceEphemeralStorage} {
 		if q, has := l[name]; has && q.MilliValue()%1000 != 0 {
-			w = append(w, fmt.Sprintf("%s: fractional byte value %q is invalid, must be an integer", p.Key(string(name)), q.String()))
+			w.add("%s: fractional byte value %q is invalid, must be an integer", p.Key(string(name)), q.String())
 		}
 	}
-	return w
 }
 
 // hidden warns of variables that are set once more to something that does not build on the value
 // before.
-func hidden(vars []corev1.EnvVar, p *field.Path) []string {
-	var w []string
+func hidden(w *warnings, vars []corev1.EnvVar, p *field.Path) {
 	seen := map[string]bool{}
 	for i, v := range vars {
 		ref := "$(" + v.Name + ")"
 		if seen[v.Name] && (v.ValueFrom != nil || v.Value == ref || !strings.Contains(v.Value, ref)) {
-			w = append(w, fmt.Sprintf("%s: hides previous definition of %q, which may be dropped when using apply", p.Index(i), v.Name))
+			w.add("%s: hides previous definition of %q, which may be dropped when using apply", p.Index(i), v.Name)
 		}
 		seen[v.Name] = true
 	}
-	return w
 }
 
-// portsTwice warns of ports that are told twice, or in two ways.
-func portsTwice(s *corev1.PodSpec, spec *field.Path) []string {
-	type told struct {
-		at   *field.Path
-		port corev1.ContainerPort
-	}
-	var w []string
-	all := map[string][]told{}
+// A portUse is what ports can have in common: all of it, or what is not zero here.
+type portUse struct {
+	port     int32
+	protocol corev1.Protocol
+	hostPort int32
+	hostIP   string
+}
+
+// portUses are the first definitions of ports.
+type portUses struct {
+	same      map[portUse]*field.Path // by all of it
+	any       map[portUse]*field.Path // by port and protocol
+	unbound   map[portUse]*field.Path // those without a port of the node, likewise
+	addressed map[portUse]*field.Path // those with an address of the node, by all but that
+}
+
+// portsTwice warns of ports that are told twice, or in two ways. It names the first of the others.
+func portsTwice(w *warnings, s *corev1.PodSpec, spec *field.Path) {
+	first := portUses{map[portUse]*field.Path{}, map[portUse]*field.Path{}, map[portUse]*field.Path{}, map[portUse]*field.Path{}}
 	eachContainer(s, spec, func(c *corev1.Container, p *field.Path) {
 		for i, port := range c.Ports {
 			at := p.Child("ports").Index(i)
 			if port.HostIP != "" && port.HostPort == 0 {
-				w = append(w, fmt.Sprintf("%s: hostIP set without hostPort: %+v", at, port))
+				w.add("%s: hostIP set without hostPort: %+v", at, port)
 			}
-			key := fmt.Sprintf("%d/%s", port.ContainerPort, port.Protocol)
-			for _, o := range all[key] {
-				if how := clash(&port, &o.port); how != "" {
-					w = append(w, fmt.Sprintf("%s: %s port definition with %s", at, how, o.at))
-				}
-			}
-			all[key] = append(all[key], told{at, port})
+			first.clash(w, portUse{port.ContainerPort, port.Protocol, port.HostPort, port.HostIP}, at)
 		}
 	})
+}
+
+// clash warns of what is the matter with the definition u of a port at p, and remembers it.
+func (f *portUses) clash(w *warnings, u portUse, p *field.Path) {
+	group, unaddressed := portUse{port: u.port, protocol: u.protocol}, u
+	unaddressed.hostIP = ""
+	overlapping, ambiguous := f.unbound[group], f.same[unaddressed]
+	if u.hostPort == 0 {
+		overlapping, ambiguous = f.any[group], nil
+	} else if u.hostIP == "" {
+		ambiguous = f.addressed[unaddressed]
+	}
+	if same := f.same[u]; same != nil {
+		w.add("%s: duplicate port definition with %s", p, same)
+		return // the others have been told of that one
+	}
+	if overlapping != nil {
+		w.add("%s: overlapping port definition with %s", p, overlapping)
+	}
+	if ambiguous != nil {
+		w.add("%s: dangerously ambiguous port definition with %s", p, ambiguous)
+	}
+	f.same[u] = p
+	remember := func(m map[portUse]*field.Path, key portUse, is bool) {
+		if is && m[key] == nil {
+			m[key] = p
+		}
+	}
+	remember(f.any, group, true)
+	remember(f.unbound, group, u.hostPort == 0)
+	remember(f.addressed, unaddressed, u.hostIP != "")
+}
+
+// portNamesTwice warns of names that several ports have.
+func portNamesTwice(w *warnings, s *corev1.PodSpec, spec *field.Path) {
 	names := map[string]*field.Path{}
 	eachContainer(s, spec, func(c *corev1.Container, p *field.Path) {
 		for i, port := range c.Ports {
 			at := p.Child("ports").Index(i)
 			if first, has := names[port.Name]; has && port.Name != "" {
-				w = append(w, fmt.Sprintf("%s: duplicate port name %q with %s, services and probes that select ports by name will use %s", at, port.Name, first, first))
+				w.add("%s: duplicate port name %q with %s, services and probes that select ports by name will use %s", at, port.Name, first, first)
 			} else {
 				names[port.Name] = at
 			}
 		}
 	})
-	return w
-}
-
-// clash says what is the matter with two definitions of a port; empty if nothing is.
-func clash(a, b *corev1.ContainerPort) string {
-	switch {
-	case a.HostIP == b.HostIP && a.HostPort == b.HostPort:
-		return "duplicate"
-	case a.HostPort == 0 || b.HostPort == 0:
-		return "overlapping"
-	case a.HostPort == b.HostPort && (a.HostIP == "") != (b.HostIP == ""):
-		return "dangerously ambiguous"
-	}
-	return ""
 }
 
 // matchesNone warns of terms without a selector, which are about no pod.
-func matchesNone(s *corev1.PodSpec, spec *field.Path) []string {
+func matchesNone(w *warnings, s *corev1.PodSpec, spec *field.Path) {
 	const why = "a null labelSelector results in matching no pod"
-	var w []string
 	for i, c := range s.TopologySpreadConstraints {
 		if c.LabelSelector == nil {
-			w = append(w, fmt.Sprintf("%s: %s", spec.Child("topologySpreadConstraints").Index(i).Child("labelSelector"), why))
+			w.add("%s: %s", spec.Child("topologySpreadConstraints").Index(i).Child("labelSelector"), why)
 		}
 	}
 	terms := func(required []corev1.PodAffinityTerm, preferred []corev1.WeightedPodAffinityTerm, p *field.Path) {
 		for i, t := range required {
 			if t.LabelSelector == nil {
-				w = append(w, fmt.Sprintf("%s: %s", p.Child("requiredDuringSchedulingIgnoredDuringExecution").Index(i).Child("labelSelector"), why))
+				w.add("%s: %s", p.Child("requiredDuringSchedulingIgnoredDuringExecution").Index(i).Child("labelSelector"), why)
 			}
 		}
 		for i, t := range preferred {
 			if t.PodAffinityTerm.LabelSelector == nil {
-				w = append(w, fmt.Sprintf("%s: %s", p.Child("preferredDuringSchedulingIgnoredDuringExecution").Index(i).Child("podAffinityTerm", "labelSelector"), why))
+				w.add("%s: %s", p.Child("preferredDuringSchedulingIgnoredDuringExecution").Index(i).Child("podAffinityTerm", "labelSelector"), why)
 			}
 		}
 	}
 	if s.Affinity == nil {
-		return w
+		return
 	}
 	if a := s.Affinity.PodAffinity; a != nil {
 		terms(a.RequiredDuringSchedulingIgnoredDuringExecution, a.PreferredDuringSchedulingIgnoredDuringExecution, spec.Child("affinity", "podAffinity"))
@@ -249,5 +266,4 @@ func matchesNone(s *corev1.PodSpec, spec *field.Path) []string {
 	if a := s.Affinity.PodAntiAffinity; a != nil {
 		terms(a.RequiredDuringSchedulingIgnoredDuringExecution, a.PreferredDuringSchedulingIgnoredDuringExecution, spec.Child("affinity", "podAntiAffinity"))
 	}
-	return w
 }

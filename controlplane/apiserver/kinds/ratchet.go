@@ -5,6 +5,7 @@ package kinds
 
 import (
 	"encoding/json"
+	"reflect"
 	"regexp"
 	"slices"
 
@@ -38,20 +39,61 @@ func younger(errs ...*field.Error) field.ErrorList {
 // indexes are the places in lists that are part of a path.
 var indexes = regexp.MustCompile(`\[[0-9]+\]`)
 
-// sameField tells whether two paths lead to the same field of the same lists, whatever the places.
-func sameField(p, q string) bool {
-	return p == q || indexes.ReplaceAllString(p, "[]") == indexes.ReplaceAllString(q, "[]")
+// refusals are what younger rules refuse of an object: by field, whatever the places in lists. There
+// may be thousands of a field, of one word each, and few that take more than that to compare.
+type refusals struct {
+	words map[refusal]bool
+	rest  map[string][]any
+}
+
+// A refusal is a value that can be a key of a map, of a field.
+type refusal struct {
+	field string
+	value any
+}
+
+func refusalsOf(errs field.ErrorList) *refusals {
+	r := &refusals{map[refusal]bool{}, map[string][]any{}}
+	for _, e := range errs {
+		b, is := e.BadValue.(beyond)
+		if !is {
+			continue
+		}
+		at := indexes.ReplaceAllString(e.Field, "[]")
+		if isWord(b.value) {
+			r.words[refusal{at, b.value}] = true
+		} else {
+			r.rest[at] = append(r.rest[at], b.value)
+		}
+	}
+	return r
+}
+
+// has tells whether value is refused of the field at path.
+func (r *refusals) has(path string, value any) bool {
+	at := indexes.ReplaceAllString(path, "[]")
+	if isWord(value) {
+		return r.words[refusal{at, value}]
+	}
+	return slices.ContainsFunc(r.rest[at], func(v any) bool { return equality.Semantic.DeepEqual(v, value) })
+}
+
+// isWord tells whether values like v are the same if they are equal in Go.
+func isWord(v any) bool {
+	if v == nil {
+		return true
+	}
+	kind := reflect.TypeOf(v).Kind()
+	return kind == reflect.String || kind >= reflect.Bool && kind <= reflect.Uint64
 }
 
 // ratchet returns errs without those about values, refused by a younger rule, that the old
 // object has as well. before are the errors of the old object.
 func ratchet(errs, before field.ErrorList) field.ErrorList {
+	old := refusalsOf(before)
 	return slices.DeleteFunc(errs, func(e *field.Error) bool {
 		now, is := e.BadValue.(beyond)
-		return is && slices.ContainsFunc(before, func(b *field.Error) bool {
-			was, also := b.BadValue.(beyond)
-			return also && sameField(b.Field, e.Field) && equality.Semantic.DeepEqual(now.value, was.value)
-		})
+		return is && old.has(e.Field, now.value)
 	})
 }
 

@@ -3,6 +3,7 @@
 package kinds
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 
@@ -15,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
 // TestStoredBeforeTheBound: an update that leaves a value beyond its bound is accepted, and one
@@ -156,5 +158,26 @@ func TestStoredBeforeSuchRules(t *testing.T) {
 		if errs := rules.Create(now); len(errs) == 0 {
 			t.Errorf("%s is accepted as a new one", c.gk.Kind)
 		}
+	}
+}
+
+// TestRatchetLooksUp: the path of an error is read once, not once for each error of the old object.
+//
+//nolint:paralleltest // allocations of others would be counted
+func TestRatchetLooksUp(t *testing.T) {
+	path := field.NewPath("spec").Child("list")
+	var errs, before field.ErrorList
+	for i := range 300 {
+		before = append(before, younger(field.Invalid(path.Index(i), fmt.Sprint(i), "x"))...)
+		errs = append(errs, younger(field.Invalid(path.Index(299-i), fmt.Sprint(i), "x"))...)
+	}
+	before = append(before, beyondBound(field.TooLong(path, "", 1), []string{"a"}, 1)...)
+	errs = append(errs, beyondBound(field.TooLong(path, "", 1), []string{"a"}, 1)...)
+	errs = append(errs, field.Required(path, "of old"))
+	added := younger(field.Invalid(path.Index(0), 1, "x"), field.Invalid(path.Child("more").Index(0), "1", "x"))
+	added = append(added, beyondBound(field.TooLong(path, "", 1), []string{"b"}, 1)...)
+	check(t, ratchet(slices.Concat(errs, added), before), "spec.list: Required value: of old", `spec.list[0]: Invalid value: 1: x`, `spec.list.more[0]: Invalid value: "1": x`, "spec.list: Too long")
+	if n := testing.AllocsPerRun(1, func() { ratchet(slices.Clone(errs), before) }); n > 20*300 {
+		t.Errorf("%v allocations for 300 errors", n)
 	}
 }

@@ -28,14 +28,13 @@ func secrets() Kind {
 }
 
 // secretWarnings warns of a certificate that does not go with its key.
-func secretWarnings(s, _ *corev1.Secret) []string {
+func secretWarnings(w *warnings, s, _ *corev1.Secret) {
 	if s.Type != corev1.SecretTypeTLS {
-		return nil
+		return
 	}
 	if _, err := tls.X509KeyPair(s.Data[corev1.TLSCertKey], s.Data[corev1.TLSPrivateKeyKey]); err != nil {
-		return []string{err.Error()}
+		w.add("%v", err)
 	}
-	return nil
 }
 
 func secretFields(s *corev1.Secret) fields.Set { return fields.Set{"type": string(s.Type)} }

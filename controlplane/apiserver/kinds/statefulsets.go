@@ -51,15 +51,13 @@ func defaultStatefulSet(o *appsv1.StatefulSet) {
 }
 
 // statefulSetWarnings warns of the template, and of revisions that are kept for ever.
-func statefulSetWarnings(o, old *appsv1.StatefulSet) []string {
-	var w []string
+func statefulSetWarnings(w *warnings, o, old *appsv1.StatefulSet) {
 	if old == nil || o.Generation != old.Generation {
-		w = podWarnings(&o.Spec.Template.ObjectMeta, &o.Spec.Template.Spec, field.NewPath("spec", "template"))
+		podWarnings(w, &o.Spec.Template.ObjectMeta, &o.Spec.Template.Spec, field.NewPath("spec", "template"))
 	}
 	if n := o.Spec.RevisionHistoryLimit; n != nil && *n < 0 {
-		w = append(w, "spec.revisionHistoryLimit: a negative value retains all historical revisions; a value >= 0 is recommended")
+		w.add("spec.revisionHistoryLimit: a negative value retains all historical revisions; a value >= 0 is recommended")
 	}
-	return w
 }
 
 // validateStatefulSet checks a new stateful set.

@@ -3,6 +3,7 @@
 package kinds
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -10,7 +11,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/registry/rest"
 )
@@ -65,26 +65,26 @@ func validateStorageClass(c *storagev1.StorageClass) field.ErrorList {
 	return append(errs, topologies(c.AllowedTopologies, field.NewPath("allowedTopologies"))...)
 }
 
-// topologies wants terms that differ.
+// topologies wants terms that differ. It tells the first that does not: there may be thousands.
 func topologies(terms []corev1.TopologySelectorTerm, p *field.Path) field.ErrorList {
 	var errs field.ErrorList
-	seen := make([]map[string]sets.Set[string], 0, len(terms))
+	seen, told := make(map[string]bool, len(terms)), false
 	for i, t := range terms {
 		at := p.Index(i).Child("matchLabelExpressions")
-		term := make(map[string]sets.Set[string], len(t.MatchLabelExpressions))
+		term := make(map[string][]string, len(t.MatchLabelExpressions))
 		for j, e := range t.MatchLabelExpressions {
 			errs = append(errs, topologyValues(&e, at.Index(j))...)
 			if _, twice := term[e.Key]; twice {
 				errs = append(errs, field.Duplicate(at.Index(j).Child("key"), e.Key))
 			}
-			term[e.Key] = sets.New(e.Values...)
+			term[e.Key] = slices.Compact(slices.Sorted(slices.Values(e.Values)))
 		}
-		for _, s := range seen {
-			if equal(s, term) {
-				errs = append(errs, field.Duplicate(at, ""))
-			}
+		key := fmt.Sprintf("%q", term) // with the keys sorted
+		if seen[key] && !told {
+			errs = append(errs, field.Duplicate(at, ""))
+			told = true
 		}
-		seen = append(seen, term)
+		seen[key] = true
 	}
 	return errs
 }
@@ -94,8 +94,9 @@ func topologyValues(e *corev1.TopologySelectorLabelRequirement, p *field.Path) f
 	if len(e.Values) == 0 {
 		errs = append(errs, field.Required(p.Child("values"), ""))
 	}
+	again := repeats[string]()
 	for i, v := range e.Values {
-		if slices.Contains(e.Values[:i], v) {
+		if again(v) {
 			errs = append(errs, field.Duplicate(p.Child("values").Index(i), v))
 		}
 	}

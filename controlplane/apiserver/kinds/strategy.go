@@ -121,17 +121,11 @@ func (s *strategy) ValidateUpdate(ctx context.Context, obj, old runtime.Object) 
 }
 
 func (s *strategy) WarningsOnCreate(_ context.Context, obj runtime.Object) []string {
-	if s.kind.warnings == nil {
-		return nil
-	}
-	return s.kind.warnings(obj, nil)
+	return s.kind.warnings.of(obj, nil)
 }
 
 func (s *strategy) WarningsOnUpdate(_ context.Context, obj, old runtime.Object) []string {
-	if s.kind.warnings == nil {
-		return nil
-	}
-	return s.kind.warnings(obj, old)
+	return s.kind.warnings.of(obj, old)
 }
 
 // GetResetFields keeps server-side apply from giving anybody ownership of what a

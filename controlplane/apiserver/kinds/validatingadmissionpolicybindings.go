@@ -42,9 +42,10 @@ func validateAdmissionPolicyBinding(b *admissionv1.ValidatingAdmissionPolicyBind
 	if len(s.ValidationActions) == 0 {
 		errs = append(errs, field.Required(actions, "at least one validation action is required"))
 	}
+	again := repeats[admissionv1.ValidationAction]()
 	for i, a := range s.ValidationActions {
 		errs = append(errs, oneOf(a, actions.Index(i), admissionv1.Deny, admissionv1.Warn, admissionv1.Audit)...)
-		if slices.Contains(s.ValidationActions[:i], a) {
+		if again(a) {
 			errs = append(errs, field.Duplicate(actions.Index(i), a))
 		}
 	}

@@ -82,6 +82,10 @@ func TestWarnings(t *testing.T) {
 	dotted.Name, dotted.Annotations = "a.b", map[string]string{corev1.SeccompPodAnnotationKey: "x"}
 	warned(t, pods(), dotted, "metadata.name: this is used in the Pod's hostname, which can result in surprising behavior; a DNS label is recommended: [",
 		`metadata.annotations[seccomp.security.alpha.kubernetes.io/pod]: non-functional in v1.27+; use the "seccompProfile" field instead`)
+	// The defaults of a pod, not of a template, have put it right.
+	negative := goodPod(t)()
+	negative.Spec.TerminationGracePeriodSeconds = ptr[int64](-1)
+	warned(t, pods(), negative)
 	if w := newStrategy(runtime.NewScheme(), ptr(pods())).WarningsOnUpdate(t.Context(), dotted, dotted); len(w) > 0 {
 		t.Errorf("warnings of a pod that is changed: %q", w)
 	}

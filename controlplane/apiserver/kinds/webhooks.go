@@ -93,9 +93,10 @@ func reviewVersions(versions []string, p *field.Path) field.ErrorList {
 		return field.ErrorList{field.Required(p, "must specify one of v1, v1beta1")}
 	}
 	var errs field.ErrorList
+	again := repeats[string]()
 	for i, v := range versions {
 		errs = append(errs, messages(p.Index(i), v, validation.IsDNS1035Label(v))...)
-		if slices.Contains(versions[:i], v) {
+		if again(v) {
 			errs = append(errs, field.Invalid(p.Index(i), v, "duplicate version"))
 		}
 	}
