@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"runtime/debug"
 	"slices"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -56,64 +57,111 @@ func (s *Server) bootstrap(ctx, watching context.Context, client kubernetes.Inte
 	if err := s.awaitServing(ctx, client.Discovery().RESTClient(), shared); err != nil {
 		return err
 	}
-	right := s.makeBuiltins(ctx, client)
+	var rules sync.WaitGroup
+	defer rules.Wait()
+	made := make(chan struct{})
+	rules.Go(func() { s.keepRules(ctx, client, flow, made) })
+	first, cancel := context.WithTimeout(ctx, builtinPatience)
+	s.makeObjects(first, client)
+	select {
+	case <-made:
+	case <-first.Done():
+	}
+	cancel()
 	s.readyAt = time.Now()
-	close(s.ready)
+	if ctx.Err() == nil {
+		close(s.ready)
+	}
 	// The start, with its OpenAPI documents, leaves several times as much garbage
 	// as what stays; nothing else would give it back soon.
 	debug.FreeOSMemory()
-	s.keep(ctx, client, flow, right)
+	s.keep(ctx, client)
 	return nil
 }
 
-// makeBuiltins makes the built-in objects, and reports whether they are as they should be. Those
-// that are refused longer, such as by a webhook whose backend is a pod of a node that has yet to
-// connect, are left to keep: as in Kubernetes, the server serves.
-func (s *Server) makeBuiltins(ctx context.Context, client kubernetes.Interface) (right bool) {
-	late := time.After(builtinPatience)
+// makeObjects makes the built-in objects but those of keepRules. What cannot be made within
+// builtinPatience, as when a webhook refuses it whose backend is a pod of a node that has yet to
+// connect, is left to keep: as in Kubernetes, the server serves.
+func (s *Server) makeObjects(ctx context.Context, client kubernetes.Interface) {
 	for {
-		err := errors.Join(s.ensureAll(ctx, client), ensureRules(ctx, client))
-		if err == nil || ctx.Err() != nil {
-			return err == nil
+		err := s.ensureAll(ctx, client)
+		if err == nil {
+			return
 		}
 		s.cfg.Log.Warn("cannot make all built-in objects, will try again", "err", err)
 		select {
 		case <-ctx.Done():
-		case <-late:
-			return false
+			return
 		case <-time.After(builtinAgain):
 		}
 	}
 }
 
-// ensureRules makes and corrects the objects of flow control and of access control.
-func ensureRules(ctx context.Context, client kubernetes.Interface) error {
-	return errors.Join(ensureFlow(ctx, client), rbac.Reconcile(ctx, client))
+// keepRules makes the objects of flow control and of access control, then closes made, and keeps the
+// former until ctx is done. There is word in flow when one of them changed. A webhook may take its
+// time with each write, so nothing else waits for that.
+func (s *Server) keepRules(ctx context.Context, client kubernetes.Interface, flow <-chan struct{}, made chan<- struct{}) {
+	roles, err := s.endingWith(ctx)
+	flowRight, rolesRight := false, false
+	for wait := builtinAgain; ; {
+		if !flowRight {
+			again := ensureFlow(ctx, client)
+			flowRight, err = again == nil, errors.Join(err, again)
+		}
+		if !rolesRight && roles != nil {
+			again := rbac.Reconcile(ctx, roles)
+			rolesRight, err = again == nil, errors.Join(err, again)
+		}
+		if flowRight && rolesRight && made != nil {
+			close(made)
+			made = nil
+		}
+		var retry <-chan time.Time
+		if err != nil && ctx.Err() == nil {
+			s.cfg.Log.Warn("cannot make all objects of flow and access control, will try again", "in", wait, "err", err)
+			retry, wait, err = time.After(wait), s.cfg.BuiltinPeriod, nil
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-flow:
+			flowRight = false
+		case <-retry:
+		}
+	}
 }
 
-// keep keeps the built-in objects until ctx is done. There is word in flow when an
-// object of flow control changed. right is whether those of ensureRules are as they should be.
-func (s *Server) keep(ctx context.Context, client kubernetes.Interface, flow <-chan struct{}, right bool) {
+// endingWith is a client whose requests end with ctx: the library that Reconcile uses gives them none.
+func (s *Server) endingWith(ctx context.Context) (kubernetes.Interface, error) {
+	config := rest.CopyConfig(s.loopback)
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		return roundTrip(func(r *http.Request) (*http.Response, error) { return next.RoundTrip(r.WithContext(ctx)) })
+	})
+	return kubernetes.NewForConfig(config)
+}
+
+// roundTrip is a function that is an http.RoundTripper.
+type roundTrip func(*http.Request) (*http.Response, error)
+
+// RoundTrip implements http.RoundTripper.
+func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// keep keeps the built-in objects of makeObjects until ctx is done.
+func (s *Server) keep(ctx context.Context, client kubernetes.Interface) {
 	tick := time.NewTicker(s.cfg.BuiltinPeriod)
 	defer tick.Stop()
 	for {
-		var err error
 		select {
 		case <-ctx.Done():
-			if err = s.sayGoodbye(ctx, client); err != nil {
+			if err := s.sayGoodbye(ctx, client); err != nil {
 				s.cfg.Log.Warn("the service default/kubernetes leads to this server for a while", "err", err)
 			}
 			return
-		case <-flow:
-			err = ensureFlow(ctx, client)
-			right = right && err == nil
 		case <-tick.C:
-			err = s.ensureAll(ctx, client)
-			if !right {
-				again := ensureRules(ctx, client)
-				right, err = again == nil, errors.Join(err, again)
-			}
 		}
+		pass, cancel := context.WithTimeout(ctx, builtinPatience)
+		err := s.ensureAll(pass, client)
+		cancel()
 		if err != nil && ctx.Err() == nil {
 			s.cfg.Log.Warn("cannot keep the built-in objects, will try again", "in", s.cfg.BuiltinPeriod, "err", err)
 		}
@@ -121,7 +169,7 @@ func (s *Server) keep(ctx context.Context, client kubernetes.Interface, flow <-c
 }
 
 // builtinCheck is the part of /readyz that says whether the built-in objects
-// exist: who hears yes may count on them.
+// exist, or could not be made for builtinPatience.
 const builtinCheck = "built-in-objects"
 
 // builtinMade is that check.
@@ -221,10 +269,11 @@ func (s *Server) ensureAll(ctx context.Context, client kubernetes.Interface) err
 	for _, name := range systemNamespaces() {
 		errs = append(errs, ensure(ctx, client.CoreV1().Namespaces(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, nil))
 	}
+	errs = append(errs, s.ensureKubernetes(ctx, client)) // others wait for word of this server
 	for _, class := range kinds.SystemPriorityClasses() {
 		errs = append(errs, ensure(ctx, client.SchedulingV1().PriorityClasses(), class, nil))
 	}
-	errs = append(errs, s.ensureAuthentication(ctx, client), s.ensureRange(ctx, client), s.ensureKubernetes(ctx, client))
+	errs = append(errs, s.ensureAuthentication(ctx, client), s.ensureRange(ctx, client))
 	return errors.Join(errs...)
 }
 

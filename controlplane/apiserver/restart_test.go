@@ -7,6 +7,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -277,11 +279,25 @@ func TestUnreadableDefinition(t *testing.T) {
 	must(objectsOf(t, in, gvr, "default").Create(t.Context(), widget(gvr, "a", map[string]any{"size": "small"}), metav1.CreateOptions{}))(t)
 }
 
-// TestStartsBesideWebhookThatFails: a webhook that refuses all writes does not keep a server from
-// starting. What the server could not make it makes once that is possible.
+// TestStartsBesideWebhookThatFails: a webhook that refuses all writes, or lets them wait, does not
+// keep a server from starting and stopping. What the server could not make it makes once that is
+// possible.
 func TestStartsBesideWebhookThatFails(t *testing.T) {
+	t.Run("refuses", func(t *testing.T) {
+		testStartsBeside(t, admissionv1.WebhookClientConfig{URL: ptr.To("https://127.0.0.1:1/")}, 1, "system:node-problem-detector")
+	})
+	t.Run("waits", func(t *testing.T) {
+		h := startHookWith(t, func(_ http.ResponseWriter, r *http.Request) {
+			_, _ = io.Copy(io.Discard, r.Body) // only then the end of the connection is noticed
+			<-r.Context().Done()
+		})
+		testStartsBeside(t, admissionv1.WebhookClientConfig{URL: ptr.To(h.URL), CABundle: h.ca}, 30,
+			"system:node-problem-detector", "system:kube-dns", "system:monitoring", "system:auth-delegator")
+	})
+}
+
+func testStartsBeside(t *testing.T, to admissionv1.WebhookClientConfig, timeout int32, roles ...string) {
 	t.Parallel()
-	const role = "system:node-problem-detector"
 	dir := t.TempDir()
 	in := must(start(dir))(t)
 	for _, list := range must(in.client.FlowcontrolV1().FlowSchemas().List(t.Context(), metav1.ListOptions{}))(t).Items {
@@ -289,17 +305,19 @@ func TestStartsBesideWebhookThatFails(t *testing.T) {
 			t.Errorf("the next start has to write flow schema %s", list.Name)
 		}
 	}
-	if err := in.client.RbacV1().ClusterRoles().Delete(t.Context(), role, metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
+	for _, role := range roles {
+		if err := in.client.RbacV1().ClusterRoles().Delete(t.Context(), role, metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
 	}
 	hook := &admissionv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "all"}, Webhooks: []admissionv1.ValidatingWebhook{{
 		Name:         "all.hawser.dev",
-		ClientConfig: admissionv1.WebhookClientConfig{URL: ptr.To("https://127.0.0.1:1/")}, // nobody listens there
+		ClientConfig: to,
 		Rules: []admissionv1.RuleWithOperations{{
 			Operations: []admissionv1.OperationType{admissionv1.OperationAll},
 			Rule:       admissionv1.Rule{APIGroups: []string{"*"}, APIVersions: []string{"*"}, Resources: []string{"*/*"}},
 		}},
-		FailurePolicy: ptr.To(admissionv1.Fail), TimeoutSeconds: ptr.To[int32](1),
+		FailurePolicy: ptr.To(admissionv1.Fail), TimeoutSeconds: &timeout,
 		SideEffects: ptr.To(admissionv1.SideEffectClassNone), AdmissionReviewVersions: []string{"v1"},
 	}}}
 	if _, err := in.client.AdmissionregistrationV1().ValidatingWebhookConfigurations().Create(t.Context(), hook, metav1.CreateOptions{}); err != nil {
@@ -308,16 +326,27 @@ func TestStartsBesideWebhookThatFails(t *testing.T) {
 	if err := in.stop(); err != nil {
 		t.Fatal(err)
 	}
+	// Twice: the stop in between does not wait either. Nobody waits for as long as all the writes do.
+	for range 2 {
+		in = must(start(dir))(t)
+		if in.took > 30*time.Second {
+			t.Errorf("ready after %v", in.took)
+		}
+		if _, err := in.client.RbacV1().ClusterRoles().Get(t.Context(), roles[0], metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+			t.Errorf("the webhook lets a cluster role pass: %v", err)
+		}
+		began := time.Now()
+		if err := in.stop(); err != nil || time.Since(began) > 30*time.Second {
+			t.Errorf("stopped after %v: %v", time.Since(began), err)
+		}
+	}
 	in = must(start(dir))(t)
 	t.Cleanup(func() { _ = in.stop() })
-	if _, err := in.client.RbacV1().ClusterRoles().Get(t.Context(), role, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
-		t.Errorf("the webhook lets a cluster role pass: %v", err)
-	}
 	if err := in.client.AdmissionregistrationV1().ValidatingWebhookConfigurations().Delete(t.Context(), "all", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	until(t, "the cluster role is made", func() bool {
-		_, err := in.client.RbacV1().ClusterRoles().Get(t.Context(), role, metav1.GetOptions{})
+		_, err := in.client.RbacV1().ClusterRoles().Get(t.Context(), roles[len(roles)-1], metav1.GetOptions{})
 		return err == nil
 	})
 }
