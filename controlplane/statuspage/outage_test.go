@@ -84,6 +84,10 @@ func TestNodesThatAreNotBack(t *testing.T) {
 	if !away() {
 		t.Error("a node whose server is gone is not away")
 	}
+	p.take([]Sample{{Node: "a"}}) // its session came while it was looked for
+	if away() {
+		t.Error("a node with a session that is measured is away")
+	}
 	p.set(testNode("c", "", yes)) // has no tunnel
 	if away() {
 		t.Error("a node without a tunnel is away")

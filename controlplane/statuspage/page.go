@@ -338,6 +338,10 @@ func (p *Page) take(all []Sample) (doubtful []string) {
 		if e := p.rows[s.Node]; e != nil {
 			e.rtts[at] = cmp.Or(e.rtts[at], microseconds(s.RTT))
 			e.streams = max(e.streams, 0) + s.Streams
+			if e.absent { // cut looked before this session came, and told later
+				e.absent = false
+				p.changeLocked(e, e.row)
+			}
 		}
 	}
 	for name, e := range p.rows {
