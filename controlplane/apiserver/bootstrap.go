@@ -57,10 +57,14 @@ func (s *Server) bootstrap(ctx, watching context.Context, client kubernetes.Inte
 	if err := s.awaitServing(ctx, client.Discovery().RESTClient(), shared); err != nil {
 		return err
 	}
+	ending, err := s.endingWith(ctx)
+	if err != nil {
+		return err
+	}
 	var rules sync.WaitGroup
 	defer rules.Wait()
 	made := make(chan struct{})
-	rules.Go(func() { s.keepRules(ctx, client, flow, made) })
+	rules.Go(func() { s.keepRules(ctx, ending, flow, made) })
 	first, cancel := context.WithTimeout(ctx, builtinPatience)
 	s.makeObjects(first, client)
 	select {
@@ -101,15 +105,15 @@ func (s *Server) makeObjects(ctx context.Context, client kubernetes.Interface) {
 // former until ctx is done. There is word in flow when one of them changed. A webhook may take its
 // time with each write, so nothing else waits for that.
 func (s *Server) keepRules(ctx context.Context, client kubernetes.Interface, flow <-chan struct{}, made chan<- struct{}) {
-	roles, err := s.endingWith(ctx)
 	flowRight, rolesRight := false, false
 	for wait := builtinAgain; ; {
+		var err error
 		if !flowRight {
-			again := ensureFlow(ctx, client)
-			flowRight, err = again == nil, errors.Join(err, again)
+			err = ensureFlow(ctx, client)
+			flowRight = err == nil
 		}
-		if !rolesRight && roles != nil {
-			again := rbac.Reconcile(ctx, roles)
+		if !rolesRight {
+			again := rbac.Reconcile(ctx, client)
 			rolesRight, err = again == nil, errors.Join(err, again)
 		}
 		if flowRight && rolesRight && made != nil {
@@ -119,7 +123,7 @@ func (s *Server) keepRules(ctx context.Context, client kubernetes.Interface, flo
 		var retry <-chan time.Time
 		if err != nil && ctx.Err() == nil {
 			s.cfg.Log.Warn("cannot make all objects of flow and access control, will try again", "in", wait, "err", err)
-			retry, wait, err = time.After(wait), s.cfg.BuiltinPeriod, nil
+			retry, wait = time.After(wait), s.cfg.BuiltinPeriod
 		}
 		select {
 		case <-ctx.Done():
@@ -132,7 +136,7 @@ func (s *Server) keepRules(ctx context.Context, client kubernetes.Interface, flo
 }
 
 // endingWith is a client whose requests end with ctx: the library that Reconcile uses gives them none.
-func (s *Server) endingWith(ctx context.Context) (kubernetes.Interface, error) {
+func (s *Server) endingWith(ctx context.Context) (*kubernetes.Clientset, error) {
 	config := rest.CopyConfig(s.loopback)
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
 		return roundTrip(func(r *http.Request) (*http.Response, error) { return next.RoundTrip(r.WithContext(ctx)) })
