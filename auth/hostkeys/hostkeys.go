@@ -113,7 +113,7 @@ func (f *File) unknown(node, addr, does string) error {
 
 // pin is the command that pins the key of node, whose sshd is at addr.
 func (f *File) pin(node, addr string) string {
-	return fmt.Sprintf("hawser ssh pin %s --address %s --ssh-known-hosts %s", node, addr, shellescape.Quote(f.path))
+	return fmt.Sprintf("hawser ssh pin %s --address %s --ssh-known-hosts %s", node, shellescape.Quote(addr), shellescape.Quote(f.path))
 }
 
 // algorithms are those of host keys and of host certificates, in the library's order.

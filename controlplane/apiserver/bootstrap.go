@@ -34,7 +34,7 @@ const (
 	// startPoll is how often it is asked.
 	startPoll = 25 * time.Millisecond
 	// builtinPatience is how long built-in objects that cannot be made hold up the start, and
-	// builtinAgain how long they are left before they are tried again meanwhile.
+	// how long each request for one may take. builtinAgain is when they are tried again first.
 	builtinPatience = 5 * time.Second
 	builtinAgain    = time.Second
 	// authenticationConfig tells extension servers whom to believe.
@@ -57,89 +57,111 @@ func (s *Server) bootstrap(ctx, watching context.Context, client kubernetes.Inte
 	if err := s.awaitServing(ctx, client.Discovery().RESTClient(), shared); err != nil {
 		return err
 	}
-	ending, err := s.endingWith(ctx)
+	trouble := make(chan struct{})
+	impatient, err := s.impatient(ctx, sync.OnceFunc(func() { close(trouble) }))
 	if err != nil {
 		return err
 	}
-	var rules sync.WaitGroup
-	defer rules.Wait()
-	made := make(chan struct{})
-	rules.Go(func() { s.keepRules(ctx, ending, flow, made) })
-	first, cancel := context.WithTimeout(ctx, builtinPatience)
-	s.makeObjects(first, client)
-	select {
-	case <-made:
-	case <-first.Done():
+	chores := []chore{
+		{"objects", func(ctx context.Context) error { return s.ensureAll(ctx, impatient) }, nil, s.cfg.BuiltinPeriod},
+		{"objects of flow control", func(ctx context.Context) error { return ensureFlow(ctx, impatient) }, flow, 0},
+		{"default roles", func(ctx context.Context) error { return rbac.Reconcile(ctx, impatient) }, nil, 0},
 	}
-	cancel()
-	s.readyAt = time.Now()
-	if ctx.Err() == nil {
+	made := make(chan struct{}, len(chores))
+	var all sync.WaitGroup
+	for _, c := range chores {
+		all.Go(func() { s.do(ctx, c, made) })
+	}
+	if awaitMade(ctx, len(chores), made, trouble) {
+		s.readyAt = time.Now()
 		close(s.ready)
+		// The start, with its OpenAPI documents, leaves several times as much garbage
+		// as what stays; nothing else would give it back soon.
+		debug.FreeOSMemory()
 	}
-	// The start, with its OpenAPI documents, leaves several times as much garbage
-	// as what stays; nothing else would give it back soon.
-	debug.FreeOSMemory()
-	s.keep(ctx, client)
+	all.Wait()
+	if err := s.sayGoodbye(ctx, client); err != nil {
+		s.cfg.Log.Warn("the service default/kubernetes leads to this server for a while", "err", err)
+	}
 	return nil
 }
 
-// makeObjects makes the built-in objects but those of keepRules. What cannot be made within
-// builtinPatience, as when a webhook refuses it whose backend is a pod of a node that has yet to
-// connect, is left to keep: as in Kubernetes, the server serves.
-func (s *Server) makeObjects(ctx context.Context, client kubernetes.Interface) {
-	for {
-		err := s.ensureAll(ctx, client)
-		if err == nil {
-			return
+// awaitMade waits until n chores are done once, or builtinPatience after one was in trouble: as when
+// a webhook refuses an object, or lets it wait, whose backend is a pod of a node that has yet to
+// connect. As in Kubernetes, the server serves then. False means that ctx is done.
+func awaitMade(ctx context.Context, n int, made, trouble <-chan struct{}) bool {
+	var late <-chan time.Time
+	for n > 0 {
+		select {
+		case <-made:
+			n--
+		case <-trouble:
+			late, trouble = time.After(builtinPatience), nil
+		case <-late:
+			return true
+		case <-ctx.Done():
+			return false
 		}
-		s.cfg.Log.Warn("cannot make all built-in objects, will try again", "err", err)
+	}
+	return true
+}
+
+// A chore makes some of the built-in objects, and looks after them.
+type chore struct {
+	what  string
+	work  func(context.Context) error
+	again <-chan struct{} // has word when there is something to do; nil means never
+	every time.Duration   // zero means never
+}
+
+// do does c until ctx is done, or until it is done for good. Work that fails is done again. The first
+// time that it does not is told to made.
+func (s *Server) do(ctx context.Context, c chore, made chan<- struct{}) {
+	wait := builtinAgain
+	for first := true; ; {
+		err := c.work(ctx)
+		var next <-chan time.Time
+		switch {
+		case err == nil && first:
+			first = false
+			made <- struct{}{}
+			fallthrough
+		case err == nil:
+			if c.every == 0 && c.again == nil {
+				return
+			}
+			if c.every > 0 {
+				next = time.After(c.every)
+			}
+		default:
+			if ctx.Err() == nil {
+				s.cfg.Log.Warn("cannot make all built-in "+c.what+", will try again", "in", wait, "err", err)
+			}
+			next, wait = time.After(wait), s.cfg.BuiltinPeriod
+		}
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(builtinAgain):
+		case <-c.again:
+		case <-next:
 		}
 	}
 }
 
-// keepRules makes the objects of flow control and of access control, then closes made, and keeps the
-// former until ctx is done. There is word in flow when one of them changed. A webhook may take its
-// time with each write, so nothing else waits for that.
-func (s *Server) keepRules(ctx context.Context, client kubernetes.Interface, flow <-chan struct{}, made chan<- struct{}) {
-	flowRight, rolesRight := false, false
-	for wait := builtinAgain; ; {
-		var err error
-		if !flowRight {
-			err = ensureFlow(ctx, client)
-			flowRight = err == nil
-		}
-		if !rolesRight {
-			again := rbac.Reconcile(ctx, client)
-			rolesRight, err = again == nil, errors.Join(err, again)
-		}
-		if flowRight && rolesRight && made != nil {
-			close(made)
-			made = nil
-		}
-		var retry <-chan time.Time
-		if err != nil && ctx.Err() == nil {
-			s.cfg.Log.Warn("cannot make all objects of flow and access control, will try again", "in", wait, "err", err)
-			retry, wait = time.After(wait), s.cfg.BuiltinPeriod
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-flow:
-			flowRight = false
-		case <-retry:
-		}
-	}
-}
-
-// endingWith is a client whose requests end with ctx: the library that Reconcile uses gives them none.
-func (s *Server) endingWith(ctx context.Context) (*kubernetes.Clientset, error) {
+// impatient is a client each of whose requests ends after builtinPatience, and with ctx: the library
+// that makes roles gives them no end. It tells trouble of those that fail.
+func (s *Server) impatient(ctx context.Context, trouble func()) (*kubernetes.Clientset, error) {
 	config := rest.CopyConfig(s.loopback)
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
-		return roundTrip(func(r *http.Request) (*http.Response, error) { return next.RoundTrip(r.WithContext(ctx)) })
+		return roundTrip(func(r *http.Request) (*http.Response, error) {
+			bounded, cancel := context.WithTimeout(ctx, builtinPatience)
+			context.AfterFunc(bounded, cancel) // the answer has yet to be read
+			resp, err := next.RoundTrip(r.WithContext(bounded))
+			if err != nil || resp.StatusCode >= 400 && resp.StatusCode != http.StatusNotFound && resp.StatusCode != http.StatusConflict {
+				trouble()
+			}
+			return resp, err
+		})
 	})
 	return kubernetes.NewForConfig(config)
 }
@@ -149,28 +171,6 @@ type roundTrip func(*http.Request) (*http.Response, error)
 
 // RoundTrip implements http.RoundTripper.
 func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
-
-// keep keeps the built-in objects of makeObjects until ctx is done.
-func (s *Server) keep(ctx context.Context, client kubernetes.Interface) {
-	tick := time.NewTicker(s.cfg.BuiltinPeriod)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			if err := s.sayGoodbye(ctx, client); err != nil {
-				s.cfg.Log.Warn("the service default/kubernetes leads to this server for a while", "err", err)
-			}
-			return
-		case <-tick.C:
-		}
-		pass, cancel := context.WithTimeout(ctx, builtinPatience)
-		err := s.ensureAll(pass, client)
-		cancel()
-		if err != nil && ctx.Err() == nil {
-			s.cfg.Log.Warn("cannot keep the built-in objects, will try again", "in", s.cfg.BuiltinPeriod, "err", err)
-		}
-	}
-}
 
 // builtinCheck is the part of /readyz that says whether the built-in objects
 // exist, or could not be made for builtinPatience.
@@ -269,11 +269,16 @@ func missing(shared informers.SharedInformerFactory) []string {
 // ensureAll makes what is missing of the built-in objects, except those of flow
 // control.
 func (s *Server) ensureAll(ctx context.Context, client kubernetes.Interface) error {
-	var errs []error
+	asking, cancel := context.WithTimeout(ctx, storePatience)
+	defer cancel()
+	alive := s.sayAlive(asking) // first: a webhook may hold up what follows
+	errs := []error{alive}
 	for _, name := range systemNamespaces() {
 		errs = append(errs, ensure(ctx, client.CoreV1().Namespaces(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, nil))
 	}
-	errs = append(errs, s.ensureKubernetes(ctx, client)) // others wait for word of this server
+	if alive == nil {
+		errs = append(errs, s.ensureKubernetes(ctx, client))
+	}
 	for _, class := range kinds.SystemPriorityClasses() {
 		errs = append(errs, ensure(ctx, client.SchedulingV1().PriorityClasses(), class, nil))
 	}

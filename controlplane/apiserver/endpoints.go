@@ -37,9 +37,6 @@ func (s *Server) ensureKubernetes(ctx context.Context, client kubernetes.Interfa
 	}
 	asking, cancel := context.WithTimeout(ctx, storePatience)
 	defer cancel()
-	if err := s.sayAlive(asking); err != nil {
-		return err
-	}
 	all, err := s.alive(asking)
 	if err != nil {
 		return err

@@ -92,8 +92,8 @@ func New(cfg Config) (*Server, error) {
 	return s, nil
 }
 
-// Ready is closed once the server answers and the objects that every cluster has
-// exist.
+// Ready is closed once the server answers and the objects that every cluster has exist, or
+// have not been made for some seconds because a webhook or the store refuses them.
 func (s *Server) Ready() <-chan struct{} { return s.ready }
 
 // Closed is closed once the server takes no more connections.
