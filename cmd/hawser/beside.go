@@ -11,6 +11,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync/atomic"
 
 	"github.com/spf13/pflag"
 	clientrest "k8s.io/client-go/rest"
@@ -51,6 +52,7 @@ type besideOptions struct {
 	signingCert, signingKey string
 	servingCert, servingKey string // of kubelets; none means the same
 	flags                   *pflag.FlagSet
+	told                    *atomic.Bool // what is the matter with the API server; nil if nobody asks
 }
 
 // onlyBeside are flags that say nothing without --kubeconfig.

@@ -155,6 +155,7 @@ func (t *trouble) run(ctx context.Context, names *auth.ServerNames) error {
 	for i := range found {
 		t.said[found[i].key()] = true
 	}
+	t.tell()
 	close(t.known)
 	if len(found) > 0 {
 		t.look() // to tell when it is over
@@ -198,6 +199,13 @@ func pause(ctx context.Context, d time.Duration) bool {
 		return true
 	case <-ctx.Done():
 		return false
+	}
+}
+
+// tell has the log of the libraries know whether what is the matter has been said.
+func (t *trouble) tell() {
+	if t.o.beside.told != nil {
+		t.o.beside.told.Store(len(t.said) > 0)
 	}
 }
 
@@ -250,5 +258,6 @@ func (t *trouble) say(found []remark) time.Duration {
 	}
 	maps.DeleteFunc(t.said, func(key string, _ bool) bool { return !now[key] })
 	t.last = now
+	t.tell()
 	return next
 }

@@ -16,6 +16,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -135,7 +136,8 @@ func moodyHub(t *testing.T, c *moodyCluster) *lockedLog {
 	}
 	said := &lockedLog{}
 	log := slog.New(slog.NewTextHandler(said, nil))
-	bridgeKlog(log, true)
+	o.beside.told = new(atomic.Bool)
+	bridgeKlog(log, o.beside.told)
 	t.Cleanup(klog.ClearLogger)
 	conf := &clientrest.Config{Host: "https://api", Transport: c, QPS: -1, ContentConfig: clientrest.ContentConfig{ContentType: "application/json"}}
 	tr, err := newTrouble(o, conf, log)

@@ -220,7 +220,7 @@ func (o *fleetOptions) run(ctx context.Context, out io.Writer) error {
 		return fmt.Errorf("--data-dir: %w", err)
 	}
 	defer unlock()
-	bridgeKlog(setup.NewLogger("text", o.verbosity), false)
+	bridgeKlog(setup.NewLogger("text", o.verbosity), nil)
 	f, err := o.make(rc)
 	if err != nil {
 		return err

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -20,23 +21,27 @@ import (
 )
 
 // bridgeKlog makes the libraries log through log, from warnings up. What they
-// narrate below that is theirs to know; with --v 4 it is let through. beside says that
-// a trouble tells what is the matter with the API server.
-func bridgeKlog(log *slog.Logger, beside bool) {
-	klog.SetSlogLogger(slog.New(newQuiet(log.Handler(), log.Enabled(context.Background(), slog.LevelDebug), beside)))
+// narrate below that is theirs to know; with --v 4 it is let through. Unless it is nil, told is
+// whether a trouble has said what is the matter with the API server.
+func bridgeKlog(log *slog.Logger, told *atomic.Bool) {
+	klog.SetSlogLogger(slog.New(newQuiet(log.Handler(), log.Enabled(context.Background(), slog.LevelDebug), told)))
 }
 
-func newQuiet(h slog.Handler, verbose, beside bool) quiet {
-	return quiet{Handler: h, verbose: verbose, beside: beside, caused: &strangers.LogLimiter{}, events: &strangers.LogLimiter{}, keys: &standing{}}
+func newQuiet(h slog.Handler, verbose bool, told *atomic.Bool) quiet {
+	return quiet{
+		Handler: h, verbose: verbose, told: told,
+		caused: &strangers.LogLimiter{}, events: &strangers.LogLimiter{}, watches: &lasting{of: make(map[string]*spell)}, keys: &standing{},
+	}
 }
 
 // quiet drops records below Warn unless verbose.
 type quiet struct {
 	slog.Handler
 	verbose bool
-	beside  bool                  // what is the matter with the API server is told by others
+	told    *atomic.Bool          // what is the matter with the API server; nil if nobody tells that
 	caused  *strangers.LogLimiter // by text
 	events  *strangers.LogLimiter // that are not written, by text and reason
+	watches *lasting              // that fail, and events, while nobody has told why
 	keys    *standing
 }
 
@@ -94,17 +99,45 @@ func fault(r *slog.Record) (found error) {
 	return found
 }
 
-// told says whether others say what a request has failed of, if there is anything to say.
-func (q quiet) told(err error) bool {
+// left says whether what a request has failed of is left to others to say, if there is anything to
+// say. A trouble needs some seconds, and may find nothing: then that goes on is said once a minute.
+func (q quiet) left(message string, err error) bool {
 	if errors.Is(err, context.Canceled) {
 		return true
 	}
-	return q.beside && (apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) || errors.As(err, new(*url.Error)))
+	if q.told == nil || !apierrors.IsForbidden(err) && !apierrors.IsUnauthorized(err) && !errors.As(err, new(*url.Error)) {
+		return false
+	}
+	return !q.watches.tell(message) || q.told.Load()
+}
+
+// lasting tells, once a minute, of faults that have gone on for a minute without a pause as long.
+type lasting struct {
+	mu sync.Mutex
+	of map[string]*spell // by text
+}
+
+type spell struct{ told, last time.Time }
+
+func (l *lasting) tell(text string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now, s := time.Now(), l.of[text]
+	if s == nil || now.Sub(s.last) >= time.Minute {
+		s = &spell{told: now}
+		l.of[text] = s
+	}
+	s.last = now
+	if now.Sub(s.told) < time.Minute {
+		return false
+	}
+	s.told = now
+	return true
 }
 
 func (q quiet) Handle(ctx context.Context, r slog.Record) error {
 	ofEvent := slices.ContainsFunc(unwritten, func(text string) bool { return strings.HasPrefix(r.Message, text) })
-	if !q.verbose && (slices.Contains(chatter, r.Message) || (ofEvent || r.Message == endedWatch) && q.told(fault(&r))) {
+	if !q.verbose && (slices.Contains(chatter, r.Message) || (ofEvent || r.Message == endedWatch) && q.left(r.Message, fault(&r))) {
 		return nil
 	}
 	if ofEvent {

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net/url"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -21,7 +22,7 @@ import (
 // for 32 texts at most. Other errors are all there.
 func TestUnhandledErrors(t *testing.T) {
 	var out bytes.Buffer
-	log := slog.New(newQuiet(slog.NewTextHandler(&out, nil), false, false)).With("logger", "UnhandledError")
+	log := slog.New(newQuiet(slog.NewTextHandler(&out, nil), false, nil)).With("logger", "UnhandledError")
 	for i := range 1000 {
 		log.Error(unhandled, "err", errors.New("http: Handler timeout"))
 		log.Error(unhandled, "err", fmt.Errorf("another text %d", i))
@@ -51,7 +52,7 @@ func TestUnhandledErrors(t *testing.T) {
 func TestBrokenEncryptionIsToldOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
-		log := slog.New(newQuiet(slog.NewTextHandler(&out, nil), false, false))
+		log := slog.New(newQuiet(slog.NewTextHandler(&out, nil), false, nil))
 		for i, step := range []struct {
 			fault string // empty means that there is none
 			lines int
@@ -75,7 +76,7 @@ func TestBrokenEncryptionIsToldOnce(t *testing.T) {
 func TestUnwrittenEvents(t *testing.T) {
 	refused := &url.Error{Op: "Post", URL: "https://api", Err: errors.New("refused")}
 	event := &corev1.Event{Reason: "TunnelDown", Message: "a long story", InvolvedObject: corev1.ObjectReference{Kind: "Pod", Namespace: "ns", Name: "p"}}
-	for beside, want := range map[bool]int{false: 2, true: 1} {
+	for beside, want := range map[*atomic.Bool]int{nil: 2, new(atomic.Bool): 1} {
 		var out bytes.Buffer
 		log := slog.New(newQuiet(slog.NewTextHandler(&out, nil), false, beside))
 		for range 100 {
@@ -84,12 +85,40 @@ func TestUnwrittenEvents(t *testing.T) {
 		}
 		lines := strings.Split(strings.TrimSpace(out.String()), "\n")
 		if len(lines) != want {
-			t.Errorf("beside=%t: %d lines, want %d:\n%.2000s", beside, len(lines), want, out.String())
+			t.Errorf("beside=%v: %d lines, want %d:\n%.2000s", beside, len(lines), want, out.String())
 		}
 		for _, line := range lines {
 			if !strings.Contains(line, `reason=TunnelDown object="Pod ns/p"`) || strings.Contains(line, "story") {
-				t.Errorf("beside=%t: %s", beside, line)
+				t.Errorf("beside=%v: %s", beside, line)
 			}
 		}
 	}
+}
+
+// TestFailedWatches: a hub leaves it to its look at the API server to say why watches fail. If that
+// says nothing, it is said once a minute that they do.
+func TestFailedWatches(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		told := new(atomic.Bool)
+		log := slog.New(newQuiet(slog.NewTextHandler(&out, nil), false, told))
+		fail := func() (lines int) {
+			out.Reset()
+			for range 60 {
+				log.Error(endedWatch, "err", &url.Error{Op: "Get", URL: "https://api", Err: errors.New("reset")})
+				time.Sleep(time.Second) // the bubble's clock
+			}
+			return strings.Count(out.String(), "\n")
+		}
+		if n := fail(); n != 0 {
+			t.Errorf("%d lines in the first minute", n)
+		}
+		if n := fail(); n != 1 {
+			t.Errorf("%d lines in the second minute:\n%s", n, out.String())
+		}
+		told.Store(true)
+		if n := fail(); n != 0 {
+			t.Errorf("%d lines after it was told why", n)
+		}
+	})
 }

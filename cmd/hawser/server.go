@@ -15,6 +15,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -54,7 +55,10 @@ func newServer() *cobra.Command {
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			log := setup.NewLogger(o.logFormat, o.verbosity)
-			bridgeKlog(log, o.beside.kubeconfig != "")
+			if o.beside.kubeconfig != "" {
+				o.beside.told = new(atomic.Bool)
+			}
+			bridgeKlog(log, o.beside.told)
 			defer context.AfterFunc(cmd.Context(), endAtNextSignal)()
 			back, err := leadStderr(log)
 			if err != nil {
