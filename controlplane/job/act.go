@@ -55,6 +55,9 @@ func (c *Controller) act(ctx context.Context, o children.Owner, l *look, p *paus
 func (c *Controller) stop(ctx context.Context, o children.Owner, l *look) error {
 	pods := l.active[:min(len(l.active), children.MaxWrites)]
 	if l.end.terminal == batchv1.JobComplete {
+		if !has(l.job, l.end.interim()) { // which is stored before anything is taken out of the count
+			return nil
+		}
 		return c.drop(ctx, o, l, pods)
 	}
 	return c.delete(ctx, o, l, pods)
