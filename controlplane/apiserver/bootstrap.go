@@ -58,7 +58,8 @@ func (s *Server) bootstrap(ctx, watching context.Context, client kubernetes.Inte
 		return err
 	}
 	trouble := make(chan struct{})
-	impatient, err := s.impatient(ctx, sync.OnceFunc(func() { close(trouble) }))
+	tell := sync.OnceFunc(func() { close(trouble) })
+	impatient, err := s.impatient(ctx, tell)
 	if err != nil {
 		return err
 	}
@@ -70,7 +71,7 @@ func (s *Server) bootstrap(ctx, watching context.Context, client kubernetes.Inte
 	made := make(chan struct{}, len(chores))
 	var all sync.WaitGroup
 	for _, c := range chores {
-		all.Go(func() { s.do(ctx, c, made) })
+		all.Go(func() { s.do(ctx, c, made, tell) })
 	}
 	if awaitMade(ctx, len(chores), made, trouble) {
 		s.readyAt = time.Now()
@@ -114,30 +115,25 @@ type chore struct {
 	every time.Duration   // zero means never
 }
 
-// do does c until ctx is done, or until it is done for good. Work that fails is done again. The first
-// time that it does not is told to made.
-func (s *Server) do(ctx context.Context, c chore, made chan<- struct{}) {
-	wait := builtinAgain
-	for first := true; ; {
-		err := c.work(ctx)
+// do does c until ctx is done, or until it is done for good. It tells made when that was without an
+// error for the first time, and trouble of each error, after which it does c again.
+func (s *Server) do(ctx context.Context, c chore, made chan<- struct{}, trouble func()) {
+	told := sync.OnceFunc(func() { made <- struct{}{} })
+	for wait := builtinAgain; ; {
+		pause := c.every
+		if err := c.work(ctx); err == nil {
+			told()
+		} else if ctx.Err() == nil {
+			trouble()
+			s.cfg.Log.Warn("cannot make all built-in "+c.what+", will try again", "in", wait, "err", err)
+			pause, wait = wait, s.cfg.BuiltinPeriod
+		}
+		if pause == 0 && c.again == nil {
+			return
+		}
 		var next <-chan time.Time
-		switch {
-		case err == nil && first:
-			first = false
-			made <- struct{}{}
-			fallthrough
-		case err == nil:
-			if c.every == 0 && c.again == nil {
-				return
-			}
-			if c.every > 0 {
-				next = time.After(c.every)
-			}
-		default:
-			if ctx.Err() == nil {
-				s.cfg.Log.Warn("cannot make all built-in "+c.what+", will try again", "in", wait, "err", err)
-			}
-			next, wait = time.After(wait), s.cfg.BuiltinPeriod
+		if pause > 0 {
+			next = time.After(pause)
 		}
 		select {
 		case <-ctx.Done():
@@ -149,7 +145,8 @@ func (s *Server) do(ctx context.Context, c chore, made chan<- struct{}) {
 }
 
 // impatient is a client each of whose requests ends after builtinPatience, and with ctx: the library
-// that makes roles gives them no end. It tells trouble of those that fail.
+// that makes roles gives them no end. It tells trouble at once of those that fail, since there may be
+// many before the work is over.
 func (s *Server) impatient(ctx context.Context, trouble func()) (*kubernetes.Clientset, error) {
 	config := rest.CopyConfig(s.loopback)
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
