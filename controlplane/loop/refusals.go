@@ -18,6 +18,8 @@ const (
 	refusalInterval = time.Minute
 	// maxCauses is how many causes may have a line in that time.
 	maxCauses = 32
+	// unauthorized is the cause of whatever is refused because of who asks. It always has a line.
+	unauthorized = "unauthorized"
 )
 
 // refusals keep the log of a queue from having a line for each object where all fail for
@@ -39,7 +41,7 @@ func (r *refusals) tell(err error) (others int, now bool) {
 	defer r.mu.Unlock()
 	t := time.Now()
 	maps.DeleteFunc(r.told, func(_ string, at time.Time) bool { return t.Sub(at) >= refusalInterval })
-	if _, known := r.told[cause]; known || len(r.told) >= maxCauses {
+	if _, known := r.told[cause]; known || len(r.told) >= maxCauses && cause != unauthorized {
 		r.others++
 		return 0, false
 	}
@@ -58,13 +60,13 @@ func refusal(err error) string {
 	var asked *url.Error
 	switch {
 	case apierrors.IsUnauthorized(err):
-		return "unauthorized"
+		return unauthorized
 	case apierrors.IsForbidden(err):
-		text := err.Error()
-		if _, why, ok := strings.Cut(text, " is forbidden: "); ok { // the object's name is before it
+		// The object's name comes first. Admission refuses objects for what is in them or their
+		// namespace, so its reasons are the object's own.
+		if _, why, _ := strings.Cut(err.Error(), " is forbidden: "); strings.HasPrefix(why, `User "`) {
 			return why
 		}
-		return text
 	case errors.As(err, &asked):
 		return asked.Err.Error()
 	}

@@ -35,6 +35,9 @@ func TestRefusedQueue(t *testing.T) {
 		"stranger": {func(key string) error {
 			return &url.Error{Op: "Patch", URL: "https://api/" + key, Err: x509.UnknownAuthorityError{}}
 		}, 5},
+		"admission": {func(key string) error {
+			return apierrors.NewForbidden(corev1.Resource("pods"), key, errors.New("exceeded quota: q, requested: pods=1, used: pods=9, limited: pods=9"))
+		}, 1000 * 5},
 		"its own": {func(key string) error { return fmt.Errorf("%s has no address", key) }, 1000 * 5},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -69,7 +72,7 @@ func TestRefusalsAreBounded(t *testing.T) {
 		var r refusals
 		count := func() (n int) {
 			for i := range 1000 {
-				if _, now := r.tell(apierrors.NewForbidden(corev1.Resource("pods"), "p", fmt.Errorf("cause %d", i))); now {
+				if _, now := r.tell(apierrors.NewForbidden(corev1.Resource("pods"), "p", fmt.Errorf("User \"hub\" cannot do %d", i))); now {
 					n++
 				}
 			}
@@ -77,6 +80,9 @@ func TestRefusalsAreBounded(t *testing.T) {
 		}
 		if n := count(); n != maxCauses {
 			t.Errorf("%d lines", n)
+		}
+		if _, now := r.tell(apierrors.NewUnauthorized("Unauthorized")); !now {
+			t.Error("that nothing is accepted any more is not told")
 		}
 		<-time.After(refusalInterval)
 		if n := count(); n != maxCauses {
