@@ -146,7 +146,7 @@ func (t *trouble) run(ctx context.Context, names *auth.ServerNames) error {
 		return nil
 	}
 	if !slices.ContainsFunc(found, func(r remark) bool { return r.text == notAccepted }) {
-		refused := refusedPermits(ctx, t.o, t.api, nil)
+		refused, _ := refusedPermits(ctx, t.o, t.api, nil)
 		for i := range refused {
 			refused[i].log(t.log)
 		}
@@ -175,14 +175,14 @@ func (t *trouble) follow(ctx context.Context) error {
 			if !pause(ctx, next) {
 				return nil
 			}
-			found, err := t.find(ctx)
+			found, complete, err := t.find(ctx)
 			if err != nil {
 				return err
 			}
 			if ctx.Err() != nil {
 				return nil
 			}
-			if next = t.say(found); len(found) == 0 {
+			if next = t.say(found, complete); len(found) == 0 {
 				break
 			}
 		}
@@ -209,24 +209,28 @@ func (t *trouble) tell() {
 	}
 }
 
-// find returns all that is the matter now.
-func (t *trouble) find(ctx context.Context) ([]remark, error) {
+// find returns all that is the matter now, or not all that is if it is not complete.
+func (t *trouble) find(ctx context.Context) (found []remark, complete bool, err error) {
 	transport, url, err := asker(t.client)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	resp, err := ask(ctx, transport, url)
 	if err != nil {
-		return []remark{unanswered(err, t.client.Host)}, nil
+		return []remark{unanswered(err, t.client.Host)}, false, nil
 	}
-	found := answered(resp, t.client.Host)
+	found = answered(resp, t.client.Host)
 	if resp.StatusCode == http.StatusUnauthorized {
-		return found, nil
+		return found, false, nil
 	}
 	t.mu.Lock()
 	asked := maps.Clone(t.asked)
 	t.mu.Unlock()
-	found = append(found, refusedPermits(ctx, t.o, t.api, slices.Collect(maps.Values(asked)))...)
+	refused, complete := refusedPermits(ctx, t.o, t.api, slices.Collect(maps.Values(asked)))
+	found = append(found, refused...)
+	if !complete {
+		return found, false, nil
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for key, p := range asked { // what is permitted, or told for the table, need not be asked for again
@@ -234,12 +238,13 @@ func (t *trouble) find(ctx context.Context) ([]remark, error) {
 			delete(t.asked, key)
 		}
 	}
-	return found, nil
+	return found, true, nil
 }
 
 // say tells what was found by the last look as well and has not been told, and whether all
-// is over. It returns how long to wait for the next look.
-func (t *trouble) say(found []remark) time.Duration {
+// is over. It returns how long to wait for the next look. What a look that is not complete has not
+// found may go on.
+func (t *trouble) say(found []remark, complete bool) time.Duration {
 	now, next := make(map[string]bool), lookAgain
 	for i := range found {
 		key := found[i].key()
@@ -256,7 +261,9 @@ func (t *trouble) say(found []remark) time.Duration {
 	if len(found) == 0 && len(t.said) > 0 {
 		t.log.Info("the API server serves the hub again", "cluster", t.client.Host)
 	}
-	maps.DeleteFunc(t.said, func(key string, _ bool) bool { return !now[key] })
+	if complete {
+		maps.DeleteFunc(t.said, func(key string, _ bool) bool { return !now[key] })
+	}
 	t.last = now
 	t.tell()
 	return next

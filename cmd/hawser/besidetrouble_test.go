@@ -307,3 +307,19 @@ func TestTroubleOfAStart(t *testing.T) {
 		}
 	})
 }
+
+// TestIncompleteLook: what a look did not come to has not ended, and is not told once more.
+func TestIncompleteLook(t *testing.T) {
+	said := &lockedLog{}
+	tr := &trouble{o: &serverOptions{}, log: slog.New(slog.NewTextHandler(said, nil)), said: make(map[string]bool)}
+	refused, unanswered := []remark{{text: "refused", about: "patch nodes"}}, []remark{{text: "unanswered"}}
+	for _, look := range []struct {
+		found    []remark
+		complete bool
+	}{{refused, true}, {refused, true}, {unanswered, false}, {unanswered, false}, {refused, true}, {refused, true}} {
+		tr.say(look.found, look.complete)
+	}
+	if n := strings.Count(said.text.String(), "msg=refused"); n != 1 {
+		t.Errorf("it is told %d times:\n%s", n, said.text.String())
+	}
+}

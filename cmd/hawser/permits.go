@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"al.essio.dev/pkg/shellescape"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
@@ -114,7 +115,8 @@ func (p *permit) reviews() []authorizationv1.ResourceAttributes {
 }
 
 // refusedPermits are what the cluster refuses of what the hub needs, and of more.
-func refusedPermits(ctx context.Context, o *serverOptions, api kubernetes.Interface, more []*permit) (found []remark) {
+// Unless it is complete, the cluster did not tell of all.
+func refusedPermits(ctx context.Context, o *serverOptions, api kubernetes.Interface, more []*permit) (found []remark, complete bool) {
 	needed := slices.DeleteFunc(permits(), func(p permit) bool { return p.needed != nil && !p.needed(o) })
 	for _, p := range more {
 		if !slices.ContainsFunc(needed, func(n permit) bool { return n.covers(p) }) {
@@ -129,7 +131,7 @@ func refusedPermits(ctx context.Context, o *serverOptions, api kubernetes.Interf
 			}, metav1.CreateOptions{})
 			cancel()
 			if err != nil {
-				return append(found, remark{text: "cannot tell what the cluster permits this hub", attrs: []any{"err", err}})
+				return append(found, remark{text: "cannot tell what the cluster permits this hub", attrs: []any{"err", err}}), false
 			}
 			if !answer.Status.Allowed {
 				found = append(found, remark{
@@ -139,15 +141,16 @@ func refusedPermits(ctx context.Context, o *serverOptions, api kubernetes.Interf
 			}
 		}
 	}
-	return found
+	return found, true
 }
 
 // about tells a verb of the permit apart from all others.
 func (p *permit) about(verb string) string { return verb + " " + p.object() + " for " + p.feature }
 
-// covers says whether who is asked for p is asked for other as well, whatever it is called.
+// covers says whether who is asked for p is asked for other as well.
 func (p *permit) covers(other *permit) bool {
-	return p.group == other.group && p.resource == other.resource && (p.namespace == "" || p.namespace == other.namespace) &&
+	names := len(p.names) == 0 || len(other.names) > 0 && !slices.ContainsFunc(other.names, func(name string) bool { return !slices.Contains(p.names, name) })
+	return names && p.group == other.group && p.resource == other.resource && (p.namespace == "" || p.namespace == other.namespace) &&
 		!slices.ContainsFunc(other.verbs, func(verb string) bool { return !slices.Contains(p.verbs, verb) })
 }
 
@@ -158,7 +161,7 @@ func (o *serverOptions) grant() string {
 		options += " --" + forBalancers
 	}
 	if !slices.Equal(o.controllers.Enabled, besideControllers) {
-		options += " --" + forControllers + "=" + strings.Join(o.controllers.Enabled, ",")
+		options += " --" + forControllers + "=" + shellescape.Quote(strings.Join(o.controllers.Enabled, ","))
 	}
 	return fmt.Sprintf(grantCommand, options)
 }

@@ -48,7 +48,11 @@ func refusedLines(t *testing.T, may func(*authorizationv1.ResourceAttributes) bo
 		return true, review, nil
 	})
 	var log bytes.Buffer
-	for _, r := range refusedPermits(t.Context(), o, api, nil) {
+	refused, complete := refusedPermits(t.Context(), o, api, nil)
+	if !complete {
+		t.Error("not all was told")
+	}
+	for _, r := range refused {
 		r.log(slog.New(slog.NewTextHandler(&log, nil)))
 	}
 	return strings.Split(strings.TrimSpace(log.String()), "\n")
@@ -239,6 +243,24 @@ func TestPodsOfHubs(t *testing.T) {
 	for _, arg := range []string{"--connect-uds=/run/hawser/connect.sock", "--konnectivity-uds=/run/hawser/konnectivity.sock"} {
 		if !slices.Contains(c.Command, arg) {
 			t.Errorf("without %s: %q", arg, c.Command)
+		}
+	}
+}
+
+// TestPermitCovers: a permit for some objects says nothing of others.
+func TestPermitCovers(t *testing.T) {
+	all := permit{resource: "configmaps", verbs: []string{"get", "list"}, namespace: "ns"}
+	some := all
+	some.names = []string{"a", "b"}
+	for name, tt := range map[string]struct {
+		names     []string
+		all, some bool
+	}{
+		"one of them": {[]string{"a"}, true, true}, "another": {[]string{"c"}, true, false}, "whatever it is called": {nil, true, false},
+	} {
+		other := permit{resource: "configmaps", verbs: []string{"get"}, namespace: "ns", names: tt.names}
+		if all.covers(&other) != tt.all || some.covers(&other) != tt.some {
+			t.Errorf("%s: %v and %v", name, all.covers(&other), some.covers(&other))
 		}
 	}
 }
