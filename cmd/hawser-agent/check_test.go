@@ -60,8 +60,8 @@ func (h *hub) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// narrow is a way to the hub on which a connection stops after a few packets.
-func (h *hub) narrow(t *testing.T) string {
+// accepting is the address of a server that hands each connection to f.
+func accepting(t *testing.T, f func(near net.Conn)) string {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -74,40 +74,36 @@ func (h *hub) narrow(t *testing.T) string {
 			if err != nil {
 				return
 			}
-			far, err := net.Dial("tcp", h.Listener.Addr().String())
-			if err != nil {
-				return
-			}
-			go func() { _, _ = io.Copy(near, far); _ = near.Close() }()
-			go func() {
-				_, _ = io.CopyN(far, near, checkPadding/2)
-				_ = far.Close()
-			}()
+			go f(near)
 		}
 	}()
 	return ln.Addr().String()
 }
 
+// narrow is a way to the hub on which a connection stops after a few packets.
+func (h *hub) narrow(t *testing.T) string {
+	t.Helper()
+	return accepting(t, func(near net.Conn) {
+		far, err := net.Dial("tcp", h.Listener.Addr().String())
+		if err != nil {
+			_ = near.Close()
+			return
+		}
+		go func() { _, _ = io.Copy(near, far); _ = near.Close() }()
+		_, _ = io.CopyN(far, near, checkPadding/2)
+		_ = far.Close()
+	})
+}
+
 // mute is the address of a server that takes connections, and ends them after something was said.
 func mute(t *testing.T) string {
 	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = ln.Close() })
-	go func() {
-		for {
-			c, err := ln.Accept()
-			if err != nil {
-				return
-			}
-			_, _ = io.CopyN(io.Discard, c, 1<<10)
-			_ = c.(*net.TCPConn).CloseWrite() // no reset, though more has come
-			go func() { _, _ = io.Copy(io.Discard, c); _ = c.Close() }()
-		}
-	}()
-	return ln.Addr().String()
+	return accepting(t, func(c net.Conn) {
+		_, _ = io.CopyN(io.Discard, c, 1<<10)
+		_ = c.(*net.TCPConn).CloseWrite() // no reset, though more has come
+		_, _ = io.Copy(io.Discard, c)
+		_ = c.Close()
+	})
 }
 
 // answersUDP has the hub answer by UDP as one does that has the transport quic.
