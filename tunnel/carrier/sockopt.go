@@ -104,11 +104,11 @@ func DropUnsent(c net.Conn) {
 func QuickAck(c net.Conn) { onTCP(c, func(fd int) { setTCP(fd, unix.TCP_QUICKACK, 1) }) }
 
 // Acknowledges says whether the peer of the TCP connection that c is or wraps has
-// acknowledged something within d: then the path works, even if it is slow. False if that
-// is unknown.
+// acknowledged something within d, or within the time that the path takes for that now: then
+// it works, even if it is slow. False if that is unknown.
 func Acknowledges(c net.Conn, d time.Duration) bool {
 	tcp := infoOf(c)
-	return tcp != nil && milliseconds(tcp.Last_ack_recv) < d
+	return tcp != nil && milliseconds(tcp.Last_ack_recv) < max(d, ackTime(tcp))
 }
 
 // Delivered says whether the peer's system has acknowledged everything that was written to
@@ -127,11 +127,28 @@ func Undelivered(c net.Conn) bool {
 	return tcp != nil && tcp.Retransmits > 0 && tcp.Bytes_sent > tcp.Bytes_retrans+tcp.Bytes_acked
 }
 
-// Stuck says whether sent data is unacknowledged and no acknowledgement was received for d:
-// then the path does not work. False if that is unknown.
+// Stuck says whether sent data is unacknowledged and no acknowledgement was received for d, nor
+// for the time that the path takes for that now: then it does not work. False if that is unknown.
 func Stuck(c net.Conn, d time.Duration) bool {
 	tcp := infoOf(c)
-	return tcp != nil && tcp.Unacked > 0 && milliseconds(tcp.Last_ack_recv) >= d
+	return tcp != nil && tcp.Unacked > 0 && milliseconds(tcp.Last_ack_recv) >= max(d, ackTime(tcp))
+}
+
+// RoundTrip is the smoothed round trip of the TCP connection that c is or wraps, with the queues in
+// front of the path (RFC 6298); zero if that is unknown.
+func RoundTrip(c net.Conn) time.Duration {
+	tcp := infoOf(c)
+	if tcp == nil {
+		return 0
+	}
+	return microseconds(tcp.Rtt)
+}
+
+// ackTime is how long an acknowledgement may take after a segment was lost: until it is sent again
+// (RFC 6298), and once there and back. TCP knows of a queue that has come to be in front of the path
+// with its first acknowledgement; while none comes, the time does not change.
+func ackTime(tcp *unix.TCPInfo) time.Duration {
+	return microseconds(tcp.Rto>>tcp.Backoff) + microseconds(tcp.Rtt)
 }
 
 // unanswered says whether the peer's system has acknowledged something at least d after the last
@@ -155,6 +172,7 @@ func infoOf(c net.Conn) (info *unix.TCPInfo) {
 }
 
 func milliseconds(n uint32) time.Duration { return time.Duration(n) * time.Millisecond }
+func microseconds(n uint32) time.Duration { return time.Duration(n) * time.Microsecond }
 
 // onTCP calls f with the file descriptor of the TCP connection that c is or wraps, if there is
 // one that is not closed.

@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -122,5 +123,19 @@ func TestUndelivered(t *testing.T) {
 	}
 	if Undelivered(a) {
 		t.Error("acknowledged data counts as undelivered")
+	}
+}
+
+// An acknowledgement is awaited for as long as the path takes to lose a segment and to deliver it the
+// second time, whatever was lost since.
+func TestAckTime(t *testing.T) {
+	for want, tcp := range map[time.Duration]unix.TCPInfo{
+		204 * time.Millisecond: {Rto: 203_500, Rtt: 500},
+		8 * time.Second:        {Rto: 6_000_000, Rtt: 2_000_000},
+		7 * time.Second:        {Rto: 48_000_000, Backoff: 3, Rtt: 1_000_000},
+	} {
+		if got := ackTime(&tcp); got != want {
+			t.Errorf("%v, want %v: %+v", got, want, tcp)
+		}
 	}
 }
