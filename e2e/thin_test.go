@@ -44,6 +44,14 @@ const renewed = 5
 func TestThinLinks(t *testing.T) {
 	m := startMixed(t)
 	m.load(t, startKeys, startDownload)
+	for _, n := range m.nodes {
+		eventually(t, "the download's own connection of "+n.Name, func() error {
+			if got := m.metric(t, "hawser_hub_link_connections{transport=\""+n.transport+"\"}"); got < 2 {
+				return fmt.Errorf("%v connections", got)
+			}
+			return nil
+		})
+	}
 	h := m.watch(t)
 	m.beatOver(t, h, "64 kbit per second", thin)
 	far := remote

@@ -9,6 +9,8 @@ import (
 	"net"
 	"slices"
 	"time"
+
+	"github.com/hawser-project/hawser/tunnel/carrier"
 )
 
 const (
@@ -22,9 +24,14 @@ const (
 	loadDecay              = 16 << 10
 	shortPathRTT           = 5 * time.Millisecond
 
-	// A stream that has sent less than keepConnBytes in sweepInterval loses its connection.
+	// A stream that has had less than keepConnBytes to send in sweepInterval, with what was in
+	// flight, loses its connection.
 	sweepInterval = 2 * time.Second
 	keepConnBytes = 16 << 10
+	// A connection on which no more than it is trusted with is in flight: see distrustLocked.
+	minTrusted    = 16 << 10
+	maxTrusted    = 512 << 10
+	maxTrustedRTT = time.Second
 	// idleTimeout is how long a connection beside the first is kept that no stream owns.
 	idleTimeout = 30 * time.Second
 )
@@ -88,12 +95,20 @@ func (s *Session) noteSentLocked(st *stream, n int) {
 	limit := bulkThreshold
 	if s.firstLocked().delaysBulkLocked() {
 		limit = 0
-	} else if s.keepalive.rtt > 0 && s.keepalive.rtt < shortPathRTT && len(s.conns) < 2 {
-		limit = bulkThresholdShortPath
+	} else if len(s.conns) < 2 {
+		limit = s.firstTakesLocked()
 	}
 	if l.bytes >= limit {
 		s.wantConnLocked(st)
 	}
+}
+
+// firstTakesLocked is how much bulk is sent on the only connection before another one is there.
+func (s *Session) firstTakesLocked() int {
+	if s.keepalive.rtt > 0 && s.keepalive.rtt < shortPathRTT {
+		return bulkThresholdShortPath
+	}
+	return bulkThreshold
 }
 
 // addsConns says whether the session may use several connections.
@@ -116,10 +131,27 @@ func (c *conn) delaysBulkLocked() bool {
 	return c.full && c == s.firstLocked() && s.addsConns() && s.keepalive.rtt >= shortPathRTT
 }
 
-// holdsBulkLocked says whether bulk waits: as much as c may have is in flight on it, and
-// connections for the rest are being made. What is lost of it would delay small data.
+// holdsBulkLocked says whether bulk waits: as much as c may have is in flight on it, while
+// connections for the rest are being made or it is unknown what the path carries. What is lost
+// of it would delay small data.
 func (c *conn) holdsBulkLocked() bool {
-	return !c.s.paths.addingUntil.IsZero() && c.inFlight >= bulkThreshold && c == c.s.firstLocked()
+	adding := !c.s.paths.addingUntil.IsZero() && c.inFlight >= c.s.firstTakesLocked()
+	return (adding || c.trusted > 0 && c.inFlight >= c.trusted) && c == c.s.firstLocked()
+}
+
+// distrustLocked has little bulk be in flight on c: another connection of the session has fallen
+// silent, and the congestion window of c may be that of a path that is no more.
+func (c *conn) distrustLocked() { c.trusted = minTrusted }
+
+// trustLocked lets more be in flight, as in slow start (RFC 5681), after n bytes have been
+// acknowledged without a queue in front of the path.
+func (c *conn) trustLocked(n int) {
+	if c.trusted == 0 || carrier.RoundTrip(c.tls) > min(c.s.keepalive.usualRTT+maxQueueDelay, maxTrustedRTT) {
+		return
+	}
+	if c.trusted += n; c.trusted >= maxTrusted {
+		c.trusted = 0
+	}
 }
 
 // pickConnLocked is the connection beside the first with the fewest owners. It is nil if
@@ -196,10 +228,8 @@ func (s *Session) addConnsLocked() {
 
 // holdBulkLocked has bulk wait for connections that are being made, for a bounded time.
 func (s *Session) holdBulkLocked() {
-	if s.keepalive.rtt >= shortPathRTT {
-		s.paths.addingUntil = time.Now().Add(s.ackTimeoutLocked())
-		s.scheduleLocked(s.paths.addingUntil)
-	}
+	s.paths.addingUntil = time.Now().Add(s.ackTimeoutLocked())
+	s.scheduleLocked(s.paths.addingUntil)
 }
 
 // releaseBulkLocked ends that.
@@ -232,7 +262,7 @@ func (s *Session) sweepLocked(now time.Time) {
 	p := &s.paths
 	for _, st := range s.streams {
 		if st.out.ownConn != nil {
-			if st.out.load.sinceSweep < keepConnBytes && st.sendable() == 0 {
+			if st.out.load.sinceSweep+int(st.out.next-st.out.base) < keepConnBytes && st.sendable() == 0 {
 				s.unassignLocked(st)
 			}
 			st.out.load.sinceSweep = 0
@@ -388,6 +418,9 @@ func (s *Session) detachLocked(c *conn) {
 	}
 	for _, other := range s.conns {
 		other.inheritPaceLocked()
+		if !c.owedSince.IsZero() {
+			other.distrustLocked()
+		}
 	}
 	s.paths.askedFor = min(s.paths.askedFor, max(0, len(s.conns)-1)) // so that another one can be asked for
 }

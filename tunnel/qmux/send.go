@@ -389,6 +389,7 @@ func (st *stream) trimLocked() {
 		r := &o.runs[k]
 		done := min(o.base, r.to)
 		r.c.ackedLocked(int(done - r.from))
+		r.c.trustLocked(int(done - r.from))
 		if r.from = done; done < r.to {
 			break
 		}
