@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -20,6 +21,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/hawser-project/hawser/node/runtime"
+	"github.com/hawser-project/hawser/node/runtime/crilog"
 	"github.com/hawser-project/hawser/node/runtime/memory"
 )
 
@@ -330,4 +332,35 @@ func TestTerminationMessage(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestTerminationMessageOfLongLine: the end of a log's last line is the message, however long the
+// line is and wherever the log cuts it.
+func TestTerminationMessageOfLongLine(t *testing.T) {
+	for n, words := range map[int]string{7_000: "words ", crilog.MaxText + 5: "a b c ", 40_000: "words "} {
+		t.Run(strconv.Itoa(n), func(t *testing.T) {
+			line := strings.Repeat(words, n/6+1)[:n]
+			o := memory.Options{Start: func(c runtime.Container) memory.Behaviour {
+				data := crilog.Line{Time: time.Now(), Stream: crilog.Stdout, Text: []byte("first")}.Append(nil)
+				for rest := line; rest != ""; {
+					text := rest[:min(len(rest), crilog.MaxText)]
+					rest = rest[len(text):]
+					data = crilog.Line{Time: time.Now(), Stream: crilog.Stdout, Partial: rest != "", Text: []byte(text)}.Append(data)
+				}
+				_ = os.WriteFile(c.LogPath, data, 0o600)
+				return memory.Behaviour{ExitAfter: time.Second, ExitCode: 1}
+			}}
+			inWorld(t, o, func(w *world) {
+				w.create(newPod("a", func(p *corev1.Pod) {
+					p.Spec.RestartPolicy = corev1.RestartPolicyNever
+					p.Spec.Containers[0].TerminationMessagePolicy = corev1.TerminationMessageFallbackToLogsOnError
+				}))
+				advance(3 * time.Second)
+				want := line[n-maxTerminationLog+1:] + "\n"
+				if got := w.pod("a").Status.ContainerStatuses[0].State.Terminated.Message; got != want {
+					t.Errorf("message of %d bytes %.40q, want the last %d", len(got), got, len(want))
+				}
+			})
+		})
+	}
 }

@@ -212,14 +212,28 @@ func (w *worker) terminationMessage(spec *corev1.Container, a *runtime.Container
 	case spec.TerminationMessagePolicy != corev1.TerminationMessageFallbackToLogsOnError || a.ExitCode == 0:
 		return ""
 	}
-	// A line of a log has up to 50 characters before the text.
-	data, err = readTail(a.LogPath, maxTerminationLog+maxTerminationRow*50)
+	text, err := lastText(context.WithoutCancel(w.ctx), a.LogPath)
 	if err != nil {
 		return ""
 	}
-	lines := logText(string(data))
-	text := strings.Join(lines[max(0, len(lines)-maxTerminationRow):], "")
-	return utf8Text([]byte(text[max(0, len(text)-maxTerminationLog):]))
+	return utf8Text(text)
+}
+
+// lastText returns what a termination message has of a log.
+func lastText(ctx context.Context, path string) ([]byte, error) {
+	rows, text := int64(maxTerminationRow), lastBytes{}
+	err := crilog.Read(ctx, path, crilog.Options{Tail: &rows}, &text, nil)
+	return text, err
+}
+
+// lastBytes keeps the last maxTerminationLog bytes that are written to it.
+type lastBytes []byte
+
+// Write never fails.
+func (l *lastBytes) Write(p []byte) (int, error) {
+	last := p[max(0, len(p)-maxTerminationLog):]
+	*l = append((*l)[max(0, len(*l)+len(last)-maxTerminationLog):], last...)
+	return len(p), nil
 }
 
 // utf8Text returns data as the API keeps it. A character that is cut at the start or at the
@@ -237,23 +251,6 @@ func utf8Text(data []byte) string {
 		}
 	}
 	return strings.ToValidUTF8(string(data), "\uFFFD")
-}
-
-// logText takes the text from lines of a log in CRI format: time, stream, F or P
-// for a full or a partial line, text. Lines of another form are left out.
-func logText(data string) []string {
-	var lines []string
-	for line := range strings.Lines(data) {
-		parts := strings.SplitN(line, " ", 4)
-		if len(parts) != 4 || len(parts[2]) != 1 {
-			continue
-		}
-		if parts[2] == "P" {
-			parts[3] = strings.TrimSuffix(parts[3], "\n")
-		}
-		lines = append(lines, parts[3])
-	}
-	return lines
 }
 
 // readTail reads at most n bytes of a file, the first or the last ones.
