@@ -38,6 +38,12 @@ func (w *worker) act(s situation, in intent) {
 		}
 		w.stop(c, st)
 	}
+	for _, f := range in.turn {
+		if c := w.container(f.spec.Name); c.turn != nil {
+			close(c.turn)
+			c.turn = nil
+		}
+	}
 	if w.kill != nil || in.finished {
 		return
 	}
@@ -269,10 +275,11 @@ func (w *worker) startedWith(spec *corev1.Container, c *container, next int, del
 	}
 }
 
-// stop runs the container's preStop hook and stops it.
+// stop runs the container's preStop hook, waits for the container's turn, and stops it.
 func (w *worker) stop(c *container, st stop) {
 	ctx, cancel := context.WithCancel(w.ctx)
-	c.stopCancel, c.stopBy = cancel, st.by
+	turn := make(chan struct{})
+	c.stopCancel, c.stopBy, c.turn = cancel, st.by, turn
 	ips, id, spec := w.sandbox.ips, st.newest.ID, st.spec
 	if c.told != id {
 		c.told = id
@@ -284,17 +291,24 @@ func (w *worker) stop(c *container, st stop) {
 		c.replaced = id
 	}
 	w.task(func() func() {
+		hctx, done := context.WithDeadline(ctx, st.by)
 		if hook {
-			hctx, done := context.WithDeadline(ctx, st.by)
 			if err := w.hook(hctx, ips, spec, id, spec.Lifecycle.PreStop); err != nil && ctx.Err() == nil {
 				w.event(spec, corev1.EventTypeWarning, "FailedPreStopHook", err.Error())
 			}
-			done()
 		}
-		err := w.r.cfg.Runtime.Stop(ctx, id, max(time.Until(st.by), minGrace))
+		select {
+		case <-turn:
+		case <-hctx.Done():
+		}
+		done()
+		err := ctx.Err()
+		if err == nil {
+			err = w.r.cfg.Runtime.Stop(ctx, id, max(time.Until(st.by), minGrace))
+		}
 		return func() {
 			cancel()
-			c.stopCancel = nil
+			c.stopCancel, c.turn = nil, nil
 			if err != nil && !errors.Is(err, context.Canceled) && !errors.Is(err, runtime.ErrNotFound) {
 				w.log.Warn("cannot stop container, will try again", "container", spec.Name, "err", err)
 				c.stopAfter = time.Now().Add(time.Second)

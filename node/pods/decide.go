@@ -131,6 +131,8 @@ type situation struct {
 	kill *kill
 	// prepared is whether volumes and sandbox exist.
 	prepared bool
+	// since is when this run of the agent took the pod up.
+	since time.Time
 }
 
 // A kill is the end of a pod.
@@ -152,6 +154,9 @@ type intent struct {
 	// started one at a time.
 	start *fact
 	stop  []stop
+	// turn has the containers to be stopped that need not wait for others: after its preStop
+	// hook a container gets SIGTERM when it is its turn.
+	turn []*fact
 	// waiting has the containers that are blocked, other than by the order of starting.
 	waiting map[string]blocked
 	// initialized is whether the init containers are done.
@@ -188,7 +193,7 @@ func decide(s situation) intent {
 		in.initialized = s.decideInit(&in)
 		if in.failed {
 			in.finished = true
-			s.stopAll(&in, s.now.Add(gracePeriod(s.pod)))
+			s.stopAll(&in, s.deadline())
 			return in
 		}
 	} else {
@@ -208,9 +213,30 @@ func decide(s situation) intent {
 	}
 	if in.finished {
 		in.start = nil
-		s.stopAll(&in, s.now.Add(gracePeriod(s.pod)))
+		s.stopAll(&in, s.deadline())
 	}
 	return in
+}
+
+// deadline is when the containers are killed that outlive a pod which ends by itself: one grace
+// period after the last main or init container has ended. If that is over before this run of the
+// agent, nobody may have asked them to end.
+func (s *situation) deadline() time.Time {
+	var ended time.Time
+	for i := range s.facts {
+		f := &s.facts[i]
+		if (f.kind == mainContainer || f.kind == initContainer) && f.exited() && f.newest.EndedAt.After(ended) {
+			ended = f.newest.EndedAt
+		}
+	}
+	grace := gracePeriod(s.pod)
+	if ended.Add(grace).Before(s.since) {
+		ended = s.since
+	}
+	if ended.After(s.now) {
+		ended = s.now // the clock has been set back
+	}
+	return ended.Add(grace)
 }
 
 func gracePeriod(pod *corev1.Pod) time.Duration {
@@ -296,6 +322,7 @@ func (s *situation) keep(in *intent, f *fact) {
 	case f.running():
 		if why, grace := s.replace(f); why != "" {
 			in.stop = append(in.stop, stop{fact: f, by: s.now.Add(grace), reason: why, replaces: f.changed()})
+			in.turn = append(in.turn, f)
 		}
 	case f.exited() && !f.restarts(s.pod):
 	default:
@@ -360,31 +387,37 @@ func (s *situation) replace(f *fact) (why string, grace time.Duration) {
 	return "", 0
 }
 
-// stopAll stops all running containers: first all but the sidecars, at once; then the
-// sidecars, last to first. All share one deadline. A stop under way with a later
-// deadline is started again.
+// stopAll stops all running containers: their preStop hooks run at once, and they get SIGTERM in
+// turn. All share one deadline. A stop under way with a later deadline is started again.
 func (s *situation) stopAll(in *intent, by time.Time) {
-	in.stop = nil
-	var left []*fact
-	for i := range s.facts {
-		if f := &s.facts[i]; f.running() && f.kind != sidecar {
-			left = append(left, f)
-		}
-	}
-	for i := len(s.facts) - 1; i >= 0 && len(left) == 0; i-- {
-		if f := &s.facts[i]; f.running() {
-			left = append(left, f)
-		}
-	}
+	in.stop, in.turn = nil, s.turn()
 	if by.Before(s.now.Add(minGrace)) {
 		by = s.now.Add(minGrace)
 	}
-	for _, f := range left {
-		if f.starting || f.stopping && !f.stopBy.After(by) {
+	for i := range s.facts {
+		f := &s.facts[i]
+		if !f.running() || f.starting || f.stopping && !f.stopBy.After(by) {
 			continue
 		}
 		in.stop = append(in.stop, stop{fact: f, by: by, reason: "Stopping container " + f.spec.Name})
 	}
+}
+
+// turn lists the running containers that are the next to end: first all but the sidecars, then
+// the sidecars, last to first.
+func (s *situation) turn() []*fact {
+	var next []*fact
+	for i := range s.facts {
+		if f := &s.facts[i]; f.running() && f.kind != sidecar {
+			next = append(next, f)
+		}
+	}
+	for i := len(s.facts) - 1; i >= 0 && len(next) == 0; i-- {
+		if f := &s.facts[i]; f.running() {
+			next = append(next, f)
+		}
+	}
+	return next
 }
 
 // quiet reports whether no container of the pod runs or is being started.

@@ -4,10 +4,13 @@ package pods
 
 import (
 	"errors"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/hawser-project/hawser/node/runtime"
 	"github.com/hawser-project/hawser/node/runtime/memory"
@@ -225,4 +228,118 @@ func TestInitAfterReboot(t *testing.T) {
 			})
 		})
 	}
+}
+
+// sidecars makes a pod with that grace period and those sidecars.
+func sidecars(seconds int64, names ...string) func(p *corev1.Pod) {
+	return func(p *corev1.Pod) {
+		withInit(names...)(p)
+		p.Spec.TerminationGracePeriodSeconds = &seconds
+		for i := range p.Spec.InitContainers {
+			p.Spec.InitContainers[i].RestartPolicy = ptr.To(corev1.ContainerRestartPolicyAlways)
+		}
+	}
+}
+
+// TestHooksOfSidecars: when a pod is deleted, all preStop hooks run at once. SIGTERM keeps its order.
+func TestHooksOfSidecars(t *testing.T) {
+	o := memory.Options{Start: func(c runtime.Container) memory.Behaviour {
+		return memory.Behaviour{TermDelay: map[string]time.Duration{"main": 5 * time.Second}[c.Name]}
+	}}
+	inWorld(t, o, func(w *world) {
+		w.create(newPod("a", func(p *corev1.Pod) {
+			sidecars(30, "s1", "s2")(p)
+			hook := &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: 3}}}
+			p.Spec.InitContainers[0].Lifecycle, p.Spec.InitContainers[1].Lifecycle, p.Spec.Containers[0].Lifecycle = hook, hook, hook
+		}))
+		advance(time.Second)
+		w.remove("a", 30)
+		for _, name := range []string{"main", "s1", "s2"} {
+			w.wantEvent("a Normal Killing Stopping container " + name)
+		}
+		advance(9 * time.Second)
+		w.wantStops("stop a/main#0 27s", "stop a/s2#0 22s", "stop a/s1#0 22s")
+	})
+}
+
+// TestRestartBeforeTurn: an agent that ends while a sidecar waits for its turn does not stop it.
+func TestRestartBeforeTurn(t *testing.T) {
+	o := memory.Options{Start: func(runtime.Container) memory.Behaviour { return memory.Behaviour{TermDelay: 5 * time.Second} }}
+	inWorld(t, o, func(w *world) {
+		w.create(newPod("a", sidecars(30, "s1", "s2")))
+		advance(time.Second)
+		w.remove("a", 30)
+		advance(time.Second)
+		w.restart()
+		w.wantStops("stop a/main#0 30s", "stop a/main#0 30s")
+		advance(16 * time.Second)
+		w.wantStops("stop a/main#0 30s", "stop a/main#0 30s", "stop a/s2#0 25s", "stop a/s1#0 20s")
+	})
+}
+
+func (w *world) wantStops(want ...string) {
+	w.t.Helper()
+	got := slices.DeleteFunc(w.rt.Calls(), func(call string) bool { return !strings.HasPrefix(call, "stop ") })
+	if !slices.Equal(got, want) {
+		w.t.Errorf("the runtime was asked\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+// TestTurnOfSidecars: a main container that takes all of the time leaves its sidecars the least one.
+func TestTurnOfSidecars(t *testing.T) {
+	o := memory.Options{Start: func(runtime.Container) memory.Behaviour { return memory.Behaviour{TermDelay: time.Hour} }}
+	for _, second := range []int64{10, 4} { // the time of another delete
+		inWorld(t, o, func(w *world) {
+			w.create(newPod("a", sidecars(30, "s1", "s2")))
+			advance(time.Second)
+			w.remove("a", 10)
+			advance(time.Second)
+			if second < 9 {
+				w.remove("a", second)
+			}
+			advance(time.Duration(second+2) * time.Second)
+			if w.find("default", "a") != nil {
+				t.Errorf("the pod is still there: %q", w.rt.Calls())
+			}
+		})
+	}
+}
+
+// TestSidecarsShareOneDeadline: sidecars of a pod that ends by itself have one grace period
+// together, which begins with the end of the last other container, also if the agent restarts.
+func TestSidecarsShareOneDeadline(t *testing.T) {
+	o := memory.Options{Start: func(c runtime.Container) memory.Behaviour {
+		if c.Name == "main" {
+			return memory.Behaviour{ExitAfter: time.Second}
+		}
+		return memory.Behaviour{TermDelay: time.Hour}
+	}}
+	for name, between := range map[string]func(w *world){
+		"": func(*world) {}, "restart": (*world).restart,
+	} {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, o, func(w *world) {
+				w.create(newPod("a", sidecars(6, "s1", "s2", "s3")))
+				advance(4 * time.Second)
+				between(w)
+				advance(3 * time.Second)
+				w.wantPhase("a", corev1.PodRunning)
+				advance(3 * time.Second)
+				w.wantPhase("a", corev1.PodSucceeded)
+			})
+		})
+	}
+	t.Run("away for longer", func(t *testing.T) {
+		inWorld(t, o, func(w *world) {
+			w.create(newPod("a", sidecars(6, "s1")))
+			w.stop()
+			advance(time.Minute)
+			w.start()
+			advance(5 * time.Second)
+			w.wantPhase("a", corev1.PodRunning)
+			w.wantCalls("start a/s1#0", "start a/main#0", "stop a/s1#0 6s")
+			advance(2 * time.Second)
+			w.wantPhase("a", corev1.PodSucceeded)
+		})
+	})
 }

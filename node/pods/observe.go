@@ -34,10 +34,11 @@ type container struct {
 	startCancel context.CancelFunc // not nil while being started
 	stopCancel  context.CancelFunc // not nil while being stopped
 	stopBy      time.Time
-	stopAfter   time.Time // a failed stop is not tried again before this time
-	hooked      string    // the attempt whose preStop hook has been run
-	told        string    // the attempt of the last Killing event
-	replaced    string    // the attempt that was stopped because its definition had changed
+	turn        chan struct{} // closed when the container that is being stopped may get SIGTERM; nil if it is
+	stopAfter   time.Time     // a failed stop is not tried again before this time
+	hooked      string        // the attempt whose preStop hook has been run
+	told        string        // the attempt of the last Killing event
+	replaced    string        // the attempt that was stopped because its definition had changed
 
 	delay     time.Duration // of the next restart
 	backedOff int           // the attempt of the last BackOff event

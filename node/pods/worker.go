@@ -25,6 +25,7 @@ type worker struct {
 	log *slog.Logger
 	// static is whether a file defines the pod. The API then has only its mirror.
 	static bool
+	since  time.Time // when the worker was made
 	ref    corev1.ObjectReference
 	// isInit has the names of the init containers.
 	isInit  map[string]bool
@@ -126,7 +127,7 @@ type workerOptions struct {
 func newWorker(r *Runner, pod *corev1.Pod, o workerOptions) *worker {
 	id := idOf(pod)
 	w := &worker{
-		r: r, id: id,
+		r: r, id: id, since: time.Now(),
 		log: r.log.With("namespace", pod.Namespace, "pod", pod.Name, "uid", string(pod.UID)),
 		ref: corev1.ObjectReference{
 			Kind: "Pod", APIVersion: "v1", Namespace: pod.Namespace, Name: pod.Name,
@@ -285,7 +286,7 @@ func (w *worker) step() bool {
 	w.unlisted = 0
 	w.observe(now, listed[w.id.UID])
 	w.judge(now)
-	s := situation{pod: w.pod, now: now, facts: w.facts, kill: w.kill, prepared: w.sandbox.done}
+	s := situation{pod: w.pod, now: now, facts: w.facts, kill: w.kill, prepared: w.sandbox.done, since: w.since}
 	in := decide(s)
 	w.at(in.next)
 	w.act(s, in)
