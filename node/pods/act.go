@@ -253,7 +253,7 @@ func (w *worker) startedWith(spec *corev1.Container, c *container, next int, del
 			return
 		}
 		c.delay, c.blocked = delay, nil
-		c.id, c.started, c.unhealthy = res.id, false, "PostStartHook"
+		c.id, c.started, c.unhealthy = res.id, false, postStartHook
 		w.event(spec, corev1.EventTypeWarning, "FailedPostStartHook", res.hook.Error())
 		starts.WithLabelValues("failed").Inc()
 	case res.id != "":

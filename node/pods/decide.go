@@ -38,12 +38,13 @@ type fact struct {
 	// started is false from the start of an attempt until its startup probe, if
 	// any, has succeeded; ready the same for its readiness probe.
 	started, ready bool
-	// unhealthy is why the running attempt must be replaced, such as a failed liveness
-	// probe; empty if it need not.
+	// unhealthy is why the running attempt must be replaced: a failed probe, or postStartHook;
+	// empty if it need not.
 	unhealthy string
 	// grace of a stop for being unhealthy, where the probe has one of its own.
 	grace *time.Duration
-	// replaced is whether the newest attempt was stopped because its definition had changed.
+	// replaced is whether the newest attempt was stopped for another to follow, whatever its exit
+	// code and its policy are.
 	replaced bool
 	// delay until a restart, counted from the end of the newest attempt.
 	delay time.Duration
@@ -176,6 +177,9 @@ type stop struct {
 	// replaces is whether another attempt follows whatever the restart policy is.
 	replaces bool
 }
+
+// postStartHook is the reason to replace an attempt whose postStart hook has failed.
+const postStartHook = "PostStartHook"
 
 // minGrace is the least time between SIGTERM and SIGKILL.
 const minGrace = 2 * time.Second
@@ -320,8 +324,8 @@ func (s *situation) keep(in *intent, f *fact) {
 	switch {
 	case f.starting || f.stopping:
 	case f.running():
-		if why, grace := s.replace(f); why != "" {
-			in.stop = append(in.stop, stop{fact: f, by: s.now.Add(grace), reason: why, replaces: f.changed()})
+		if st := s.replace(f); st.fact != nil {
+			in.stop = append(in.stop, st)
 			in.turn = append(in.turn, f)
 		}
 	case f.exited() && !f.restarts(s.pod):
@@ -371,21 +375,43 @@ func (s *situation) startingAny() bool {
 	return false
 }
 
-// replace returns why a running container must be replaced by a new attempt, and the
-// grace period of its stop.
-func (s *situation) replace(f *fact) (why string, grace time.Duration) {
-	grace = gracePeriod(s.pod)
+// replace returns the stop of a running container that must be replaced by a new attempt, or the
+// zero stop. As in the kubelet, one that fails a probe runs again unless its policy is Never, also
+// if it ends with 0.
+func (s *situation) replace(f *fact) stop {
+	st := stop{fact: f, by: s.now.Add(gracePeriod(s.pod))}
+	policy := f.policy(s.pod)
 	switch {
 	case f.changed():
-		return fmt.Sprintf("Container %s definition changed, will be restarted", f.spec.Name), grace
-	case f.unhealthy != "":
-		if f.grace != nil {
-			grace = max(*f.grace, minGrace)
-		}
-		return fmt.Sprintf("Container %s failed %s, will be restarted", f.spec.Name, f.unhealthy), grace
+		st.replaces = true
+		st.reason = fmt.Sprintf("Container %s definition changed, will be restarted", f.spec.Name)
+		return st
+	case f.unhealthy == "":
+		return stop{}
+	case f.unhealthy == postStartHook:
+		st.reason = fmt.Sprintf("Container %s failed %s", f.spec.Name, f.unhealthy)
+	case policy != corev1.RestartPolicyNever:
+		st.replaces = policy == corev1.RestartPolicyOnFailure
+		st.reason = fmt.Sprintf("Container %s failed %s, will be restarted", f.spec.Name, f.unhealthy)
+	case s.last(f):
+		st.reason = stopping(f)
+	default:
+		st.reason = fmt.Sprintf("Container %s failed %s", f.spec.Name, f.unhealthy)
 	}
-	return "", 0
+	if f.grace != nil {
+		st.by = s.now.Add(max(*f.grace, minGrace))
+	}
+	return st
 }
+
+// last reports whether every other main container has ended and is not restarted.
+func (s *situation) last(f *fact) bool {
+	return !slices.ContainsFunc(s.facts, func(g fact) bool {
+		return g.kind == mainContainer && g.spec.Name != f.spec.Name && (!g.exited() || g.restarts(s.pod))
+	})
+}
+
+func stopping(f *fact) string { return "Stopping container " + f.spec.Name }
 
 // stopAll stops all running containers: their preStop hooks run at once, and they get SIGTERM in
 // turn. All share one deadline. A stop under way with a later deadline is started again.
@@ -399,7 +425,7 @@ func (s *situation) stopAll(in *intent, by time.Time) {
 		if !f.running() || f.starting || f.stopping && !f.stopBy.After(by) {
 			continue
 		}
-		in.stop = append(in.stop, stop{fact: f, by: by, reason: "Stopping container " + f.spec.Name})
+		in.stop = append(in.stop, stop{fact: f, by: by, reason: stopping(f)})
 	}
 }
 

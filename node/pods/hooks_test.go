@@ -157,6 +157,10 @@ func TestHooksAndProbes(t *testing.T) {
 			advance(time.Second)
 			w.wantCalls("start a/main#0", "stop a/main#0 30s")
 			w.wantEvent(`a Warning FailedPostStartHook Exec lifecycle hook ([bad]) for Container "main" failed`)
+			w.wantEvent("a Normal Killing Container main failed PostStartHook")
+			if w.saw("will be restarted") != 0 {
+				t.Errorf("a restart is promised: %q", w.events)
+			}
 			w.wantPhase("a", corev1.PodSucceeded)
 		})
 	})
@@ -332,6 +336,57 @@ func TestTerminationMessage(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestFailedProbeAndPolicy: a container that fails a probe runs again unless its policy is Never,
+// whatever its exit code is, and the event promises no other restart.
+func TestFailedProbeAndPolicy(t *testing.T) {
+	never, always := corev1.ContainerRestartPolicyNever, corev1.ContainerRestartPolicyAlways
+	for _, tt := range []struct {
+		name      string
+		pod       corev1.RestartPolicy
+		own       *corev1.ContainerRestartPolicy
+		others    int
+		startup   bool
+		event     string
+		restarted bool
+	}{
+		{"on failure", corev1.RestartPolicyOnFailure, nil, 0, false, "Container main failed liveness probe, will be restarted", true},
+		{"on failure, startup", corev1.RestartPolicyOnFailure, nil, 0, true, "Container main failed startup probe, will be restarted", true},
+		{"always", corev1.RestartPolicyAlways, nil, 0, false, "Container main failed liveness probe, will be restarted", true},
+		{"never", corev1.RestartPolicyNever, nil, 0, false, "Stopping container main", false},
+		{"never, others run", corev1.RestartPolicyNever, nil, 1, false, "Container main failed liveness probe", false},
+		{"never of its own", corev1.RestartPolicyAlways, &never, 1, false, "Container main failed liveness probe", false},
+		{"always of its own", corev1.RestartPolicyNever, &always, 0, false, "Container main failed liveness probe, will be restarted", true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			o := memory.Options{Exec: func(context.Context, runtime.Container, []string, runtime.Stdio) (int, error) { return 1, nil }}
+			inWorld(t, o, func(w *world) {
+				w.create(newPod("a", func(p *corev1.Pod) {
+					p.Spec.RestartPolicy = tt.pod
+					c := &p.Spec.Containers[0]
+					c.RestartPolicy = tt.own
+					c.LivenessProbe = &corev1.Probe{ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"x"}}}, InitialDelaySeconds: 2, FailureThreshold: 1}
+					if tt.startup {
+						c.StartupProbe, c.LivenessProbe = c.LivenessProbe, nil
+					}
+					for range tt.others {
+						p.Spec.Containers = append(p.Spec.Containers, container1("other"))
+					}
+				}))
+				advance(3 * time.Second)
+				if n := w.saw("Killing"); n != 1 || w.saw("a Normal Killing "+tt.event) != 1 || w.saw("will be restarted") == 1 != tt.restarted {
+					t.Errorf("%d ends, want one event %q of %q", n, tt.event, w.events)
+				}
+				if got := w.saw("Created container: main") == 2; got != tt.restarted {
+					t.Errorf("restarted %v, want %v; it is %s", got, tt.restarted, state(w.pod("a"), "main"))
+				}
+				if phase := w.pod("a").Status.Phase; !tt.restarted && tt.others == 0 && phase != corev1.PodSucceeded || tt.restarted && phase != corev1.PodRunning {
+					t.Errorf("phase %s", phase)
+				}
+			})
+		})
+	}
 }
 
 // TestTerminationMessageOfLongLine: the end of a log's last line is the message, however long the

@@ -38,7 +38,7 @@ type container struct {
 	stopAfter   time.Time     // a failed stop is not tried again before this time
 	hooked      string        // the attempt whose preStop hook has been run
 	told        string        // the attempt of the last Killing event
-	replaced    string        // the attempt that was stopped because its definition had changed
+	replaced    string        // the attempt that was stopped for another to follow
 
 	delay     time.Duration // of the next restart
 	backedOff int           // the attempt of the last BackOff event
