@@ -104,7 +104,7 @@ func lostAttempt(id runtime.PodID, cs *corev1.ContainerStatus) *runtime.Containe
 		return nil
 	}
 	_, a.ID, _ = strings.Cut(t.ContainerID, "://")
-	a.ExitCode, a.Signal, a.Reason, a.Message = int(t.ExitCode), int(t.Signal), t.Reason, t.Message
+	a.ExitCode, a.Reason, a.Message = int(t.ExitCode), t.Reason, t.Message
 	a.StartedAt, a.EndedAt = t.StartedAt.Time, t.FinishedAt.Time
 	if a.Reason == reasonCompleted || a.Reason == reasonError {
 		a.Reason = ""

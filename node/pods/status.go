@@ -150,7 +150,7 @@ func phaseOf(s situation, in intent) corev1.PodPhase {
 }
 
 func containerStatus(f *fact, s situation, in intent, around surroundings) corev1.ContainerStatus {
-	cs := corev1.ContainerStatus{Name: f.spec.Name, Image: cut(f.spec.Image, maxStatusImage)}
+	cs := corev1.ContainerStatus{Name: f.spec.Name, Image: cut(f.spec.Image, maxStatusImage), VolumeMounts: mountStatuses(s.pod, f.spec)}
 	if s := stopSignal(f.spec); s != "" {
 		cs.StopSignal = &s
 	}
@@ -199,6 +199,47 @@ func containerStatus(f *fact, s situation, in intent, around surroundings) corev
 	return cs
 }
 
+// mountStatuses lists the mounts of a container. There are none where those of the pod are too
+// many for a status.
+func mountStatuses(pod *corev1.Pod, spec *corev1.Container) []corev1.VolumeMountStatus {
+	if mountBytes(pod) > maxStatusMounts {
+		return nil
+	}
+	var list []corev1.VolumeMountStatus
+	for _, m := range spec.VolumeMounts {
+		st := corev1.VolumeMountStatus{Name: m.Name, MountPath: m.MountPath, ReadOnly: m.ReadOnly}
+		if m.ReadOnly {
+			mode := corev1.RecursiveReadOnlyDisabled
+			if asked := m.RecursiveReadOnly; asked != nil && *asked != corev1.RecursiveReadOnlyDisabled {
+				mode = corev1.RecursiveReadOnlyEnabled
+			}
+			st.RecursiveReadOnly = &mode
+		}
+		list = append(list, st)
+	}
+	return list
+}
+
+// mountBytes is about the size of all mounts of a pod in its status.
+func mountBytes(pod *corev1.Pod) int {
+	n := 0
+	count := func(mounts []corev1.VolumeMount) {
+		for i := range mounts {
+			n += len(mounts[i].Name) + len(mounts[i].MountPath) + 100 // with the names of the fields
+		}
+	}
+	for i := range pod.Spec.InitContainers {
+		count(pod.Spec.InitContainers[i].VolumeMounts)
+	}
+	for i := range pod.Spec.Containers {
+		count(pod.Spec.Containers[i].VolumeMounts)
+	}
+	for i := range pod.Spec.EphemeralContainers {
+		count(pod.Spec.EphemeralContainers[i].VolumeMounts)
+	}
+	return n
+}
+
 // defaultWait is the waiting reason of a container that has not started yet and is not
 // blocked.
 func defaultWait(pod *corev1.Pod) string {
@@ -222,6 +263,8 @@ const (
 	// maxStatusImage bounds an image's name in a status, which has it twice: a specification whose
 	// image is as long as an object may be would have a status that cannot be stored.
 	maxStatusImage = 1 << 10
+	// maxStatusMounts bounds the mounts of a pod in its status, in bytes.
+	maxStatusMounts = 64 << 10
 )
 
 // cut is at most the first n bytes of s, without a part of a character.
@@ -239,7 +282,6 @@ func terminatedState(c *runtime.ContainerStatus, pod *corev1.Pod, around surroun
 	share := maxStatusMessages / max(1, len(pod.Spec.InitContainers)+len(pod.Spec.Containers)+len(pod.Spec.EphemeralContainers))
 	t := &corev1.ContainerStateTerminated{
 		ExitCode:    int32(c.ExitCode), //nolint:gosec // at most 255
-		Signal:      int32(c.Signal),   //nolint:gosec // at most 64
 		Reason:      c.Reason,
 		Message:     cut(c.Message, share),
 		ContainerID: containerID(c, around),
@@ -272,7 +314,7 @@ func conditionsOf(s situation, in intent, st *corev1.PodStatus, around surroundi
 		return c
 	}
 	list := []corev1.PodCondition{
-		is(corev1.PodReadyToStartContainers, around.prepared && !terminal(st.Phase), "", ""),
+		sandboxCondition(s, st, around, is),
 		initializedCondition(s, in, st, is),
 	}
 	var containers corev1.PodCondition
@@ -301,6 +343,19 @@ func conditionsOf(s situation, in intent, st *corev1.PodStatus, around surroundi
 		list = append(list, shutdownCondition(s.pod.Generation))
 	}
 	return append(list, is(corev1.PodScheduled, true, "", ""))
+}
+
+// sandboxCondition is PodReadyToStartContainers: whether the sandbox exists.
+func sandboxCondition(s situation, st *corev1.PodStatus, around surroundings,
+	is func(corev1.PodConditionType, bool, string, string) corev1.PodCondition,
+) corev1.PodCondition {
+	switch {
+	case around.prepared && !terminal(st.Phase):
+		return is(corev1.PodReadyToStartContainers, true, "", "")
+	case slices.ContainsFunc(s.facts, func(f fact) bool { return f.newest != nil }):
+		return is(corev1.PodReadyToStartContainers, false, "PodSandboxNotReady", "pod sandbox is not ready")
+	}
+	return is(corev1.PodReadyToStartContainers, false, "PodSandboxNotReady", "no pod sandbox exists")
 }
 
 func initializedCondition(s situation, in intent, st *corev1.PodStatus,

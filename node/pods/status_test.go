@@ -1,0 +1,104 @@
+package pods
+
+// Tests of what a status has.
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/utils/ptr"
+
+	"github.com/hawser-project/hawser/node/runtime"
+	"github.com/hawser-project/hawser/node/runtime/memory"
+)
+
+// TestReadyToStartContainers: the condition says why it is false, in the kubelet's words.
+func TestReadyToStartContainers(t *testing.T) {
+	want := func(w *world, want string) {
+		w.t.Helper()
+		c := conditionOf(w.pod("a").Status.Conditions, corev1.PodReadyToStartContainers)
+		if got := fmt.Sprintf("%s %s: %s", c.Status, c.Reason, c.Message); got != want {
+			w.t.Errorf("condition %q, want %q", got, want)
+		}
+	}
+	t.Run("ends", func(t *testing.T) {
+		inWorld(t, exits(time.Second, map[string]int{"main": 0}), func(w *world) {
+			w.create(newPod("a", func(p *corev1.Pod) { p.Spec.RestartPolicy = corev1.RestartPolicyNever }))
+			want(w, "True : ")
+			advance(2 * time.Second)
+			want(w, "False PodSandboxNotReady: pod sandbox is not ready")
+			w.restart()
+			want(w, "False PodSandboxNotReady: pod sandbox is not ready")
+		})
+	})
+	t.Run("has no sandbox", func(t *testing.T) {
+		inWorld(t, memory.Options{}, func(w *world) {
+			w.create(newPod("a", func(p *corev1.Pod) {
+				p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{
+					Secret: &corev1.SecretVolumeSource{SecretName: "none"},
+				}}}
+			}))
+			want(w, "False PodSandboxNotReady: no pod sandbox exists")
+		})
+	})
+}
+
+// TestVolumeMountsInStatus: a status has the mounts of each container, also before it runs.
+func TestVolumeMountsInStatus(t *testing.T) {
+	mounts := []corev1.VolumeMount{
+		{Name: "v", MountPath: "/rw"},
+		{Name: "v", MountPath: "/ro", ReadOnly: true},
+		{Name: "v", MountPath: "/rro", ReadOnly: true, RecursiveReadOnly: ptr.To(corev1.RecursiveReadOnlyIfPossible)},
+	}
+	want := []corev1.VolumeMountStatus{
+		{Name: "v", MountPath: "/rw"},
+		{Name: "v", MountPath: "/ro", ReadOnly: true, RecursiveReadOnly: ptr.To(corev1.RecursiveReadOnlyDisabled)},
+		{Name: "v", MountPath: "/rro", ReadOnly: true, RecursiveReadOnly: ptr.To(corev1.RecursiveReadOnlyEnabled)},
+	}
+	inWorld(t, memory.Options{}, func(w *world) {
+		w.create(newPod("a", func(p *corev1.Pod) {
+			withInit("i1")(p)
+			p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}
+			p.Spec.Containers[0].VolumeMounts, p.Spec.InitContainers[0].VolumeMounts = mounts, mounts
+		}))
+		st := w.pod("a").Status
+		for _, cs := range []corev1.ContainerStatus{st.InitContainerStatuses[0], st.ContainerStatuses[0]} {
+			if !equality.Semantic.DeepEqual(cs.VolumeMounts, want) {
+				t.Errorf("container %s: %+v", cs.Name, cs.VolumeMounts)
+			}
+		}
+	})
+}
+
+// TestManyMountsInStatus: a status has no mounts where they would take too much of what an object may have.
+func TestManyMountsInStatus(t *testing.T) {
+	pod := newPod("a", func(p *corev1.Pod) {
+		p.Spec.Containers = append(p.Spec.Containers, container1("other"))
+		p.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "v", MountPath: "/" + strings.Repeat("x", maxStatusMounts)}}
+		p.Spec.Containers[1].VolumeMounts = []corev1.VolumeMount{{Name: "v", MountPath: "/x"}}
+	})
+	for i := range pod.Spec.Containers {
+		f := fact{spec: &pod.Spec.Containers[i]}
+		if cs := containerStatus(&f, situation{pod: pod}, intent{}, surroundings{}); len(cs.VolumeMounts) != 0 {
+			t.Errorf("container %s has mounts", cs.Name)
+		}
+	}
+}
+
+// TestNoSignalInStatus: as with a kubelet, the exit code alone tells of a signal.
+func TestNoSignalInStatus(t *testing.T) {
+	o := memory.Options{Start: func(runtime.Container) memory.Behaviour { return memory.Behaviour{TermDelay: time.Hour} }}
+	inWorld(t, o, func(w *world) {
+		w.create(newPod("a", func(p *corev1.Pod) {
+			p.Spec.ActiveDeadlineSeconds, p.Spec.TerminationGracePeriodSeconds = ptr.To[int64](1), ptr.To[int64](2)
+		}))
+		advance(4 * time.Second)
+		if end := w.pod("a").Status.ContainerStatuses[0].State.Terminated; end == nil || end.ExitCode != 137 || end.Signal != 0 {
+			t.Errorf("it ended as %+v", end)
+		}
+	})
+}
