@@ -175,7 +175,7 @@ func (p prober) run(ctx, vital context.Context, started bool, ready *bool) {
 	if probe := p.spec.LivenessProbe; probe != nil {
 		wg.Go(func() {
 			probes.Run(vital, probe, p.target, p.since, nil, func(r probes.Report) bool {
-				p.failed("Liveness", r)
+				p.note("Liveness", r)
 				if r.Changed && !r.OK {
 					p.tell(vital, func() { p.markUnhealthy("liveness probe", probe) })
 				}
@@ -186,7 +186,7 @@ func (p prober) run(ctx, vital context.Context, started bool, ready *bool) {
 	if probe := p.spec.ReadinessProbe; probe != nil {
 		wg.Go(func() {
 			probes.Run(ctx, probe, p.target, p.since, ready, func(r probes.Report) bool {
-				p.failed("Readiness", r)
+				p.note("Readiness", r)
 				if r.Changed {
 					p.tell(ctx, func() { p.c.ready = r.OK })
 				}
@@ -202,7 +202,7 @@ func (p prober) startup(ctx context.Context) bool {
 	ok := false
 	probe := p.spec.StartupProbe
 	probes.Run(ctx, probe, p.target, p.since, nil, func(r probes.Report) bool {
-		p.failed("Startup", r)
+		p.note("Startup", r)
 		if !r.Changed {
 			return true
 		}
@@ -235,11 +235,16 @@ func (p prober) markUnhealthy(what string, probe *corev1.Probe) {
 	}
 }
 
-// failed records an event about a failed probe.
-func (p prober) failed(kind string, r probes.Report) {
-	if !r.Failed {
-		return
+// note records an event about an attempt of a probe that has not simply succeeded.
+func (p prober) note(kind string, r probes.Report) {
+	event := func(reason, message string) { p.w.event(p.spec, corev1.EventTypeWarning, reason, message) }
+	switch {
+	case r.Failed:
+		p.w.r.cfg.Metrics.probes.WithLabelValues(kind).Inc()
+		event("Unhealthy", kind+" probe failed: "+r.Output)
+	case r.Errored:
+		event("Unhealthy", kind+" probe errored and resulted in unknown state: "+r.Output)
+	case r.Warned:
+		event("ProbeWarning", kind+" probe warning: "+r.Output)
 	}
-	p.w.r.cfg.Metrics.probes.WithLabelValues(kind).Inc()
-	p.w.event(p.spec, corev1.EventTypeWarning, "Unhealthy", kind+" probe failed: "+r.Output)
 }

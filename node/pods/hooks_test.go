@@ -389,6 +389,38 @@ func TestFailedProbeAndPolicy(t *testing.T) {
 	}
 }
 
+// TestProbeEvents: a probe that cannot be made is no failure, and a redirect to another host is a
+// warning.
+func TestProbeEvents(t *testing.T) {
+	o := memory.Options{
+		Exec: func(context.Context, runtime.Container, []string, runtime.Stdio) (int, error) {
+			return 0, errors.New("no such file")
+		},
+		Dial: func(context.Context, runtime.PodID, uint16, []netip.Addr) (net.Conn, error) {
+			here, there := net.Pipe()
+			go func() {
+				defer there.Close()
+				_, _ = there.Read(make([]byte, 4096))
+				_, _ = io.WriteString(there, "HTTP/1.1 302 Found\r\nLocation: http://elsewhere.invalid/\r\nContent-Length: 4\r\n\r\naway")
+			}()
+			return here, nil
+		},
+	}
+	inWorld(t, o, func(w *world) {
+		w.create(newPod("a", func(p *corev1.Pod) {
+			c := &p.Spec.Containers[0]
+			c.LivenessProbe = &corev1.Probe{ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"x"}}}, FailureThreshold: 1}
+			c.ReadinessProbe = &corev1.Probe{ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Port: intstr.FromInt32(80)}}}
+		}))
+		advance(time.Minute)
+		w.wantEvent("a Warning Unhealthy Liveness probe errored and resulted in unknown state: run probe command: no such file")
+		w.wantEvent("a Warning ProbeWarning Readiness probe warning: Probe terminated redirects, Response body: away")
+		if n := w.saw("probe failed") + w.saw("Killing"); n != 0 || condition(w.pod("a"), corev1.PodReady) != "True" {
+			t.Errorf("a failure: %q", w.events)
+		}
+	})
+}
+
 // TestTerminationMessageOfLongLine: the end of a log's last line is the message, however long the
 // line is and wherever the log cuts it.
 func TestTerminationMessageOfLongLine(t *testing.T) {

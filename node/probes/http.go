@@ -98,32 +98,35 @@ func request(ctx context.Context, a *corev1.HTTPGetAction, t Target, port uint16
 	if err != nil {
 		return nil, fmt.Errorf("make request: %w", err)
 	}
-	req.Header.Set("User-Agent", userAgent)
-	req.Header.Set("Accept", "*/*")
 	for _, h := range a.HTTPHeaders {
 		req.Header.Add(h.Name, h.Value)
-		switch {
-		case strings.EqualFold(h.Name, "Host"):
-			req.Host = h.Value
-		case strings.EqualFold(h.Name, "User-Agent"), strings.EqualFold(h.Name, "Accept"):
-			req.Header.Set(h.Name, h.Value)
-		}
+	}
+	req.Host = cmp.Or(req.Header.Get("Host"), req.Host)
+	if req.Header.Values("User-Agent") == nil {
+		req.Header.Set("User-Agent", userAgent)
+	}
+	if req.Header.Values("Accept") == nil {
+		req.Header.Set("Accept", "*/*")
+	} else if req.Header.Get("Accept") == "" {
+		req.Header.Del("Accept")
 	}
 	return req, nil
 }
 
-func (t Target) http(ctx context.Context, a *corev1.HTTPGetAction) (bool, string, error) {
+func (t Target) http(ctx context.Context, a *corev1.HTTPGetAction) (verdict, error) {
 	if _, err := t.port(a.Port); err != nil {
-		return false, "", err
+		return verdict{}, err
 	}
 	status, body, err := Get(ctx, a, t)
 	switch {
 	case err != nil:
-		return false, err.Error(), nil
+		return verdict{output: err.Error()}, nil
 	case status < 200 || status >= 400:
-		return false, fmt.Sprintf("HTTP probe failed with statuscode: %d", status), nil
+		return verdict{output: fmt.Sprintf("HTTP probe failed with statuscode: %d", status)}, nil
+	case status >= 300:
+		return verdict{ok: true, warned: true, output: "Probe terminated redirects, Response body: " + body}, nil
 	}
-	return true, body, nil
+	return verdict{ok: true, output: body}, nil
 }
 
 // grpc calls grpc.health.v1.Health/Check. The call is small enough to be made

@@ -53,19 +53,33 @@ func (o *Output) String() string { return o.buf.String() }
 // that kubectl describe shows. err is non-nil when there is no verdict because
 // the attempt could not be made at all.
 func Once(ctx context.Context, p *corev1.Probe, t Target) (ok bool, output string, err error) {
+	v, err := once(ctx, p, t)
+	return v.ok, v.output, err
+}
+
+// A verdict is what one attempt says.
+type verdict struct {
+	ok     bool
+	warned bool // ok, but output is a warning
+	output string
+}
+
+func once(ctx context.Context, p *corev1.Probe, t Target) (v verdict, err error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout(p))
 	defer cancel()
 	switch {
 	case p.Exec != nil:
-		return t.exec(ctx, p.Exec.Command)
+		v.ok, v.output, err = t.exec(ctx, p.Exec.Command)
 	case p.HTTPGet != nil:
 		return t.http(ctx, p.HTTPGet)
 	case p.TCPSocket != nil:
-		return t.tcp(ctx, p.TCPSocket)
+		v.ok, v.output, err = t.tcp(ctx, p.TCPSocket)
 	case p.GRPC != nil:
-		return t.grpc(ctx, p.GRPC)
+		v.ok, v.output, err = t.grpc(ctx, p.GRPC)
+	default:
+		err = errors.New("probe has no action")
 	}
-	return false, "", errors.New("probe has no action")
+	return v, err
 }
 
 func timeout(p *corev1.Probe) time.Duration {

@@ -6,9 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -70,7 +72,7 @@ func TestHTTP(t *testing.T) {
 		{"/ok", intstr.FromInt32(70000), false, "", true},
 		{"/bad", intstr.FromInt32(80), false, "HTTP probe failed with statuscode: 503", false},
 		{"/redirect", intstr.FromInt32(80), false, "HTTP probe failed with statuscode: 503", false},
-		{"/away", intstr.FromInt32(80), true, "", false},
+		{"/away", intstr.FromInt32(80), true, `Probe terminated redirects, Response body: <a href="http://elsewhere.invalid/">Found</a>.`, false},
 		{"/loop", intstr.FromInt32(80), false, "stopped after 10 redirects", false},
 		{"/slow", intstr.FromInt32(80), false, "deadline exceeded", false},
 	} {
@@ -89,6 +91,59 @@ func TestHTTP(t *testing.T) {
 	}
 	if last := seen.Load(); last.Header.Get("X-Probe") != "1" || last.Host != "example.com" || !strings.HasPrefix(last.UserAgent(), "kube-probe/") {
 		t.Errorf("request %+v", last)
+	}
+}
+
+// TestRequestHeaders: the headers of a probe take the place of those that every probe has, and an
+// empty Accept leaves that out.
+func TestRequestHeaders(t *testing.T) {
+	for _, tt := range []struct {
+		name    string
+		headers []corev1.HTTPHeader
+		want    http.Header
+	}{
+		{"none", nil, http.Header{"User-Agent": {userAgent}, "Accept": {"*/*"}}},
+		{"own", []corev1.HTTPHeader{{Name: "accept", Value: "text/plain"}, {Name: "user-agent", Value: "me"}}, http.Header{"User-Agent": {"me"}, "Accept": {"text/plain"}}},
+		{"two", []corev1.HTTPHeader{{Name: "Accept", Value: "a/b"}, {Name: "Accept", Value: "c/d"}}, http.Header{"User-Agent": {userAgent}, "Accept": {"a/b", "c/d"}}},
+		{"no accept", []corev1.HTTPHeader{{Name: "Accept"}}, http.Header{"User-Agent": {userAgent}}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			req, err := request(t.Context(), &corev1.HTTPGetAction{HTTPHeaders: tt.headers}, Target{}, 80)
+			if err != nil || !maps.EqualFunc(req.Header, tt.want, slices.Equal) {
+				t.Errorf("headers %v, %v; want %v", req.Header, err, tt.want)
+			}
+		})
+	}
+}
+
+// TestReports: a report tells a failure, an attempt that could not be made and a warning apart.
+func TestReports(t *testing.T) {
+	srv := httptest.NewServer(http.RedirectHandler("http://elsewhere.invalid/", http.StatusFound))
+	defer srv.Close()
+	exec := corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"x"}}}
+	for _, tt := range []struct {
+		name    string
+		handler corev1.ProbeHandler
+		exit    int
+		err     error
+		want    string // failed errored warned
+	}{
+		{"ok", exec, 0, nil, "false false false"},
+		{"fails", exec, 1, nil, "true false false"},
+		{"cannot be run", exec, 0, errors.New("no such file"), "false true false"},
+		{"no such port", corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromString("none")}}, 0, nil, "false true false"},
+		{"redirected", corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Port: intstr.FromInt32(80)}}, 0, nil, "false false true"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			pod := target(srv.Listener.Addr().String())
+			pod.Exec = func(context.Context, []string, *Output) (int, error) { return tt.exit, tt.err }
+			Run(t.Context(), &corev1.Probe{ProbeHandler: tt.handler}, pod, time.Now(), nil, func(r Report) bool {
+				if got := fmt.Sprint(r.Failed, r.Errored, r.Warned); got != tt.want || (r.Errored || r.Warned) && r.Output == "" {
+					t.Errorf("report %+v, want %s", r, tt.want)
+				}
+				return false
+			})
+		})
 	}
 }
 

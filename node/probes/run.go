@@ -16,17 +16,16 @@ type Report struct {
 	// Changed says that the verdict is another than that of the report before, or
 	// the first one.
 	Changed bool
-	// Failed says that this attempt failed, whether or not the verdict did, and
-	// Output why.
-	Failed bool
-	Output string
+	// Failed says that this attempt failed, whether or not the verdict did, Errored that it could
+	// not be made, and Warned that it succeeded with a warning. Output says why.
+	Failed, Errored, Warned bool
+	Output                  string
 }
 
 // Run probes until ctx is done or tell returns false. started is when the
 // container started: the probe's initial delay counts from there. first, when not
 // nil, is a verdict known beforehand; without one there is no verdict until a
-// threshold is reached. Attempts that cannot be made are told as failed ones and
-// count towards no threshold.
+// threshold is reached. Attempts that cannot be made count towards no threshold.
 func Run(ctx context.Context, p *corev1.Probe, t Target, started time.Time, first *bool, tell func(Report) bool) {
 	c := counter{success: int(max(p.SuccessThreshold, 1)), failure: int(p.FailureThreshold)}
 	if c.failure <= 0 {
@@ -50,16 +49,16 @@ func Run(ctx context.Context, p *corev1.Probe, t Target, started time.Time, firs
 		case <-timer.C:
 		}
 		began := time.Now()
-		ok, output, err := Once(ctx, p, t)
+		v, err := once(ctx, p, t)
 		if ctx.Err() != nil {
 			return
 		}
-		r := Report{OK: c.verdict, Failed: true}
+		r := Report{OK: c.verdict, Errored: true}
 		if err != nil {
 			r.Output = err.Error()
 		} else {
-			changed := c.add(ok)
-			r = Report{Changed: changed, OK: c.verdict, Failed: !ok, Output: output}
+			changed := c.add(v.ok)
+			r = Report{Changed: changed, OK: c.verdict, Failed: !v.ok, Warned: v.warned, Output: v.output}
 		}
 		if !tell(r) {
 			return
