@@ -102,8 +102,9 @@ func containerStatus(pod *corev1.Pod, name string) *corev1.ContainerStatus {
 	return nil
 }
 
-// running finds the running container that a command or client is to be joined to.
-func (s *Server) running(r *http.Request, verb string) (runtime.ContainerStatus, error) {
+// running finds the running container that a command or client is to be joined to. As a kubelet
+// says it, one that does not run is not found.
+func (s *Server) running(r *http.Request) (runtime.ContainerStatus, error) {
 	pod, err := s.pod(r)
 	if err != nil {
 		return runtime.ContainerStatus{}, err
@@ -113,10 +114,8 @@ func (s *Server) running(r *http.Request, verb string) (runtime.ContainerStatus,
 	switch {
 	case err != nil:
 		return runtime.ContainerStatus{}, err
-	case len(list) == 0:
+	case len(list) == 0 || list[0].State != runtime.Running:
 		return runtime.ContainerStatus{}, errorf(http.StatusInternalServerError, "container not found (%q)", name)
-	case list[0].State != runtime.Running:
-		return runtime.ContainerStatus{}, errorf(http.StatusInternalServerError, "cannot %s in a stopped container (%q)", verb, name)
 	}
 	return list[0], nil
 }

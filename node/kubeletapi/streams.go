@@ -32,7 +32,7 @@ func (s *Server) exec(w http.ResponseWriter, r *http.Request) {
 		writeError(w, errorf(http.StatusBadRequest, "%v", err))
 		return
 	}
-	c, err := s.running(r, "exec")
+	c, err := s.running(r)
 	if err != nil {
 		writeError(w, err)
 		return
@@ -50,7 +50,7 @@ func (s *Server) attach(w http.ResponseWriter, r *http.Request) {
 		writeError(w, errorf(http.StatusBadRequest, "%v", err))
 		return
 	}
-	c, err := s.running(r, "attach")
+	c, err := s.running(r)
 	if err != nil {
 		writeError(w, err)
 		return
@@ -144,7 +144,7 @@ func (j *joiner) stdio(
 
 // run executes a command without streams and answers with its output.
 func (s *Server) run(w http.ResponseWriter, r *http.Request) {
-	c, err := s.running(r, "exec")
+	c, err := s.running(r)
 	if err != nil {
 		writeError(w, err)
 		return

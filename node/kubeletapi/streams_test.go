@@ -106,7 +106,7 @@ func TestExec(t *testing.T) {
 		{"no command", "/exec/default/p/c", []string{"no-such"}, `exec: "no-such": executable file not found in $PATH`},
 		{"no container", "/exec/default/p/no", []string{"true"}, `container not found ("no")`},
 		{"waiting", "/exec/default/p/waits", []string{"true"}, `container not found ("waits")`},
-		{"dead", "/exec/default/p/dead", []string{"true"}, "cannot exec in a stopped container"},
+		{"dead", "/exec/default/p/dead", []string{"true"}, `container not found ("dead")`},
 		{"no pod", "/exec/default/no/c", []string{"true"}, `pod "default/no" does not exist`},
 		{"other pod", "/exec/default/p/uid-x/c", []string{"true"}, "does not exist"},
 	} {
@@ -200,7 +200,7 @@ func TestAttach(t *testing.T) {
 	}
 	g.wait(id)
 	err := g.execute(g.ctx, "/attach/default/p/dead", nil, remotecommand.StreamOptions{Stdout: out})
-	if err == nil || !strings.Contains(err.Error(), "cannot attach in a stopped container") {
+	if err == nil || !strings.Contains(err.Error(), `container not found ("dead")`) {
 		t.Errorf("dead: %v", err)
 	}
 }

@@ -30,7 +30,7 @@ func emptyDir(dir string, src *corev1.EmptyDirVolumeSource, group *int64, most i
 	}
 	_, err := os.Lstat(dir)
 	if errors.Is(err, fs.ErrNotExist) {
-		err = makeEmpty(dir, group)
+		err = makeEmpty(dir, emptyMode(src, group), group)
 	}
 	if err != nil {
 		return fmt.Errorf("make emptyDir: %w", err)
@@ -41,23 +41,28 @@ func emptyDir(dir string, src *corev1.EmptyDirVolumeSource, group *int64, most i
 	return nil
 }
 
-// emptyMode lets every user write, and keeps files in the pod's group.
-func emptyMode(group *int64) os.FileMode {
+// emptyMode lets every user write, and keeps files in the pod's group. In memory, as with the
+// kubelet's tmpfs, nobody removes what is another's.
+func emptyMode(src *corev1.EmptyDirVolumeSource, group *int64) os.FileMode {
+	mode := os.FileMode(0o777)
 	if group != nil {
-		return 0o777 | os.ModeSetgid
+		mode |= os.ModeSetgid
 	}
-	return 0o777
+	if src.Medium == corev1.StorageMediumMemory {
+		mode |= os.ModeSticky
+	}
+	return mode
 }
 
 // makeEmpty makes dir under a temporary name and renames it, so that dir has its mode
 // and group as soon as it exists.
-func makeEmpty(dir string, group *int64) (err error) {
+func makeEmpty(dir string, mode os.FileMode, group *int64) (err error) {
 	fresh, err := os.MkdirTemp(filepath.Dir(dir), ".empty-")
 	if err != nil {
 		return err
 	}
 	if err = own(fresh, nil, group); err == nil {
-		err = os.Chmod(fresh, emptyMode(group))
+		err = os.Chmod(fresh, mode)
 	}
 	if err == nil {
 		err = os.Rename(fresh, dir)
@@ -92,9 +97,9 @@ func mountMemory(dir string, group *int64, most int64) error {
 	if mounted, err := mountinfo.Mounted(dir); err != nil || mounted {
 		return err
 	}
-	options := "mode=0777"
+	options := "mode=1777"
 	if group != nil {
-		options = "mode=02777,gid=" + strconv.FormatInt(*group, 10)
+		options = "mode=03777,gid=" + strconv.FormatInt(*group, 10)
 	}
 	if most > 0 {
 		options += ",size=" + strconv.FormatInt(most, 10)

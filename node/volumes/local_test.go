@@ -151,8 +151,12 @@ func TestEmptyDir(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if info, no := os.Stat(dir); no != nil || info.Mode().Perm() != 0o777 {
-				t.Errorf("mode %v, %v", info, no)
+			want := 0o777 | os.ModeDir
+			if name == "memory" {
+				want |= os.ModeSticky
+			}
+			if info, no := os.Stat(dir); no != nil || info.Mode() != want {
+				t.Errorf("mode %v, %v; want %v", info.Mode(), no, want)
 			}
 			if err = os.WriteFile(filepath.Join(dir, "kept"), []byte("x"), 0o600); err != nil {
 				t.Fatal(err)

@@ -306,6 +306,7 @@ func TestFSGroup(t *testing.T) {
 			SecurityContext: &corev1.PodSecurityContext{FSGroup: ptr.To[int64](4711)},
 			Volumes: []corev1.Volume{
 				{Name: "e", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
+				{Name: "m", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory}}},
 				{Name: "c", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: ref("cm"), DefaultMode: ptr.To[int32](0o400)}}},
 			},
 		},
@@ -313,9 +314,18 @@ func TestFSGroup(t *testing.T) {
 	if err := s.Setup(t.Context(), pod, downward.Facts{}); err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() {
+		if err := s.TearDown(pod.UID); err != nil {
+			t.Error(err)
+		}
+	})
 	e, err := os.Stat(filepath.Join(s.volumesDir("u"), "e"))
 	if err != nil || e.Mode()&os.ModeSetgid == 0 {
 		t.Errorf("emptyDir has mode %v, %v; want setgid", e.Mode(), err)
+	}
+	m, err := os.Stat(filepath.Join(s.volumesDir("u"), "m"))
+	if want := 0o777 | os.ModeDir | os.ModeSetgid | os.ModeSticky; err != nil || m.Mode() != want {
+		t.Errorf("emptyDir in memory has mode %v, %v; want %v", m.Mode(), err, want)
 	}
 	c, err := os.Stat(filepath.Join(s.volumesDir("u"), "c", "a"))
 	if err != nil || c.Mode().Perm() != 0o440 {
