@@ -73,7 +73,7 @@ func (w *worker) assemble(ctx context.Context, pod *corev1.Pod, c *corev1.Contai
 	if err := containerSecurity(c); err != nil {
 		return out, err
 	}
-	env, err := environment(ctx, w.inputs, pod, c, facts, maps.Clone(w.r.apiServerVars))
+	env, err := environment(ctx, w.inputs, w.volumes, pod, c, facts, maps.Clone(w.r.apiServerVars))
 	if err != nil {
 		return out, err
 	}

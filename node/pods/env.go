@@ -37,7 +37,7 @@ func apiServerVars(apiServer string) (map[string]string, error) {
 // environment resolves the variables of a container. Later definitions replace
 // earlier ones, the first of which are env's; $(VAR) in a value refers to those defined
 // before it. It changes env and returns it.
-func environment(ctx context.Context, objects volumes.Objects, pod *corev1.Pod, c *corev1.Container, facts downward.Facts, env map[string]string) (map[string]string, error) {
+func environment(ctx context.Context, objects volumes.Objects, vols *volumes.Set, pod *corev1.Pod, c *corev1.Container, facts downward.Facts, env map[string]string) (map[string]string, error) {
 	for _, from := range c.EnvFrom {
 		if err := envFrom(ctx, objects, pod.Namespace, from, env); err != nil {
 			return nil, err
@@ -49,7 +49,7 @@ func environment(ctx context.Context, objects volumes.Objects, pod *corev1.Pod, 
 			env[e.Name] = expand(e.Value, env)
 			continue
 		}
-		value, ok, err := valueFrom(ctx, objects, pod, c, e.ValueFrom, facts)
+		value, ok, err := valueFrom(ctx, objects, vols, pod, c, e.ValueFrom, facts)
 		if err != nil {
 			return nil, err
 		}
@@ -109,7 +109,7 @@ func isTrue(b *bool) bool { return b != nil && *b }
 
 // valueFrom resolves one reference. ok is false if it is optional and its object or
 // key does not exist.
-func valueFrom(ctx context.Context, objects volumes.Objects, pod *corev1.Pod, c *corev1.Container,
+func valueFrom(ctx context.Context, objects volumes.Objects, vols *volumes.Set, pod *corev1.Pod, c *corev1.Container,
 	src *corev1.EnvVarSource, facts downward.Facts,
 ) (value string, ok bool, err error) {
 	switch {
@@ -140,8 +140,10 @@ func valueFrom(ctx context.Context, objects volumes.Objects, pod *corev1.Pod, c 
 			return "", false, fmt.Errorf("couldn't find key %s in Secret %s/%s", ref.Key, pod.Namespace, ref.Name)
 		}
 		return string(data), ok, nil
+	case src.FileKeyRef != nil:
+		return fileKey(vols, pod, src.FileKeyRef)
 	}
-	return "", false, errors.New("valueFrom names no source this node supports: use fieldRef, resourceFieldRef, configMapKeyRef or secretKeyRef")
+	return "", false, errors.New("valueFrom names no source this node supports: use fieldRef, resourceFieldRef, configMapKeyRef, secretKeyRef or fileKeyRef")
 }
 
 func unlessOptional(err error, optional *bool) error {

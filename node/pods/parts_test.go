@@ -119,7 +119,7 @@ func TestEnvironment(t *testing.T) {
 		{"no source", []corev1.EnvVar{{Name: "A", ValueFrom: &corev1.EnvVarSource{}}}, nil, "", "names no source"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			got, err := environment(t.Context(), objects, pod, &corev1.Container{Name: "main", Env: tt.env, EnvFrom: tt.from}, downward.Facts{}, map[string]string{})
+			got, err := environment(t.Context(), objects, nil, pod, &corev1.Container{Name: "main", Env: tt.env, EnvFrom: tt.from}, downward.Facts{}, map[string]string{})
 			if tt.err != "" {
 				if err == nil || !strings.Contains(err.Error(), tt.err) {
 					t.Errorf("error %v, want %q", err, tt.err)

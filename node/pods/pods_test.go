@@ -401,7 +401,7 @@ func TestWhereabouts(t *testing.T) {
 			{Name: "HOSTNAME", Value: "a"},
 			{Name: "X", Value: "$(KUBERNETES_SERVICE_HOST)-$(KUBERNETES_SERVICE_PORT)"},
 		}}
-		env, err := environment(t.Context(), nil, &corev1.Pod{}, c, downward.Facts{}, known)
+		env, err := environment(t.Context(), nil, nil, &corev1.Pod{}, c, downward.Facts{}, known)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -15,6 +15,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"iter"
 	"os"
@@ -161,6 +162,38 @@ func (s *Set) Resolve(pod *corev1.Pod, volume, subPath string) (base, sub string
 	}
 	sub = filepath.Clean(subPath)
 	return base, sub, makeBelow(base, sub)
+}
+
+// ReadFile reads a file of at most that many bytes in a volume at base. Links are followed within
+// the volume. What is no regular file is not opened: containers may put a FIFO or a device there.
+func ReadFile(base, path string, most int64) ([]byte, error) {
+	root, err := unix.Open(base, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: base, Err: err}
+	}
+	fd, err := unix.Openat2(root, path, &unix.OpenHow{
+		Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS,
+	})
+	if err = errors.Join(err, unix.Close(root)); err != nil {
+		return nil, &os.PathError{Op: "open", Path: path, Err: err}
+	}
+	found := os.NewFile(uintptr(fd), path)
+	defer found.Close()
+	info, err := found.Stat()
+	switch {
+	case err != nil:
+		return nil, err
+	case !info.Mode().IsRegular():
+		return nil, fmt.Errorf("%s is not a regular file", path)
+	case info.Size() > most:
+		return nil, fmt.Errorf("%s is larger than %d bytes", path, most)
+	}
+	f, err := os.Open(fmt.Sprintf("/proc/self/fd/%d", fd))
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, most))
 }
 
 // makeBelow makes the directories of sub that are missing in base.
