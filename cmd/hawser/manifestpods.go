@@ -73,6 +73,9 @@ func newManifestServer() *cobra.Command {
 			if m.image == "" {
 				return errors.New("--image is required: an image with hawser in its PATH")
 			}
+			if err := checkSANs("--address", m.addresses); err != nil {
+				return err
+			}
 			if m.replicas < 1 || m.replicas > maxHubs {
 				return fmt.Errorf("--replicas %d: want 1 to %d", m.replicas, maxHubs)
 			}

@@ -8,9 +8,11 @@ import (
 	"net"
 	"net/netip"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apiserver/pkg/server/egressselector"
 	cliflag "k8s.io/component-base/cli/flag"
 	"k8s.io/component-base/featuregate"
@@ -154,6 +156,9 @@ func (o *serverOptions) check() error {
 	if o.advertise, err = o.advertised(); err != nil {
 		return err
 	}
+	if err = checkSANs("--tls-san", o.tlsSANs); err != nil {
+		return err
+	}
 	if o.link, err = o.links.Check(); err != nil {
 		return err
 	}
@@ -235,12 +240,26 @@ func (o *serverOptions) checkNumbers() error {
 	return o.shutdown.check()
 }
 
+// checkSANs refuses what a certificate cannot name. Upper case is the same name.
+func checkSANs(flag string, sans []string) error {
+	for _, san := range sans {
+		name := strings.ToLower(san)
+		if net.ParseIP(san) == nil && len(validation.IsDNS1123Subdomain(name)) > 0 && len(validation.IsWildcardDNS1123Subdomain(name)) > 0 {
+			return fmt.Errorf("%s %q: want an IP address, a DNS name or *.DOMAIN, without a scheme, brackets, a zone or a port", flag, san)
+		}
+	}
+	return nil
+}
+
 // advertised picks the address that nodes are told.
 func (o *serverOptions) advertised() (net.IP, error) {
 	if o.advertiseAddress != "" {
 		ip := net.ParseIP(o.advertiseAddress)
-		if ip == nil || ip.IsUnspecified() {
+		switch {
+		case ip == nil || ip.IsUnspecified() || ip.IsMulticast() || ip.Equal(net.IPv4bcast):
 			return nil, fmt.Errorf("--advertise-address %q is not an IP address that nodes can dial", o.advertiseAddress)
+		case ip.IsLinkLocalUnicast() && o.beside.kubeconfig == "":
+			return nil, fmt.Errorf("--advertise-address %q is link-local, and Kubernetes publishes no such address: give another one, and let --tls-san name this one", o.advertiseAddress)
 		}
 		return ip, nil
 	}

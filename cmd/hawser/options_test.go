@@ -40,6 +40,12 @@ func TestServerOptions(t *testing.T) {
 		"ipv6":                           {[]string{"--bind-address", "::1", "--service-cluster-ip-range", "fd00::/112"}, ""},
 		"address":                        {[]string{"--bind-address", "localhost"}, `--bind-address "localhost"`},
 		"advertise nowhere":              {[]string{"--advertise-address", "0.0.0.0"}, `--advertise-address "0.0.0.0"`},
+		"advertise to a group":           {[]string{"--advertise-address", "ff02::1"}, `--advertise-address "ff02::1" is not an IP address that nodes can dial`},
+		"advertise to all":               {[]string{"--advertise-address", "255.255.255.255"}, `--advertise-address "255.255.255.255"`},
+		"advertise on a link":            {[]string{"--advertise-address", "fe80::1"}, `--advertise-address "fe80::1" is link-local`},
+		"advertise on a link, IPv4":      {[]string{"--advertise-address", "169.254.1.1"}, `--advertise-address "169.254.1.1" is link-local`},
+		"beside, on a link":              {[]string{"--kubeconfig", "x", "--advertise-address", "169.254.1.1"}, ""},
+		"names":                          {[]string{"--tls-san", "hub.example,Hub,*.example.net,10.0.0.1,fd00:75::1"}, ""},
 		"server's name":                  {[]string{"--server-id", "A.b"}, `--server-id: server ID "A.b"`},
 		"peer address":                   {[]string{"--peer-address", "10.0.0.1"}, `--peer-address "10.0.0.1" is not HOST:PORT`},
 		"store on a socket":              {[]string{"--etcd-servers", "unix:///run/etcd.sock"}, ""},
@@ -157,6 +163,18 @@ func TestServerOptions(t *testing.T) {
 			_, err := parse(t, tt.args...)
 			clitest.Refused(t, err, tt.want)
 		})
+	}
+}
+
+// TestNamesOfACertificate: what no certificate can name is refused, not written into one.
+func TestNamesOfACertificate(t *testing.T) {
+	for _, san := range []string{"[fd00:75::1]", "https://foo:6443", "10.0.0.1:6443", "a b", "10.0.0.0/8", "fe80::1%eth0", "*", "a.*.b", "foo.", "-a"} {
+		_, err := parse(t, "--tls-san", "hub.example,"+san)
+		clitest.Refused(t, err, fmt.Sprintf("--tls-san %q: want an IP address, a DNS name or *.DOMAIN", san))
+		cmd := newManifest()
+		cmd.SetArgs([]string{"server", "--image", "x", "--address", san})
+		cmd.SilenceErrors, cmd.SilenceUsage = true, true
+		clitest.Refused(t, cmd.ExecuteContext(t.Context()), fmt.Sprintf("--address %q: want", san))
 	}
 }
 

@@ -41,6 +41,7 @@ func TestTokenRefusesWhatItIsNotTold(t *testing.T) {
 		"site with a comma":    {"", []string{"create", "--site", "a,system:masters"}, `--site "a,system:masters": want`},
 		"site that is long":    {"", []string{"create", "--site", strings.Repeat("a", 64)}, "at most 63"},
 		"server without https": {"", []string{"create", "--print-join-command", "--server", "127.0.0.1:8132"}, `--server "127.0.0.1:8132": want https://HOST:PORT`},
+		"server with a zone":   {"", []string{"create", "--print-join-command", "--server", "https://[fe80::1%25eth0]:17743"}, `--server "https://[fe80::1%25eth0]:17743": want an address without a zone`},
 		"one of two servers":   {"", []string{"create", "--print-join-command", "--server", "https://a:8132,http://b:8132"}, `--server "http://b:8132": want https://HOST:PORT`},
 		"server for no one":    {"", []string{"create", "--server", "https://127.0.0.1:8132"}, "--server is for --print-join-command"},
 		"servers":              {"", []string{"create", "--print-join-command", "--server", "https://a:8132,https://b"}, "no kubeconfig"},

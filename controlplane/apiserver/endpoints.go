@@ -63,10 +63,10 @@ func (s *Server) ensureEndpoints(ctx context.Context, client kubernetes.Interfac
 	})
 }
 
-// self is where the service leads for this server; invalid if nowhere. A loopback address
-// leads nowhere but to the machine that asks, and the API does not take one.
+// self is where the service leads for this server; invalid if nowhere. The API takes neither a
+// loopback nor a link-local address.
 func (s *Server) self() netip.AddrPort {
-	if s.cfg.AdvertiseAddress.IsLoopback() {
+	if a := s.cfg.AdvertiseAddress; a.IsLoopback() || a.IsLinkLocalUnicast() {
 		return netip.AddrPort{}
 	}
 	return netip.AddrPortFrom(s.cfg.AdvertiseAddress, uint16(s.cfg.AdvertisePort)) //nolint:gosec // it is a port

@@ -200,3 +200,13 @@ func TestAdmissionPlugins(t *testing.T) {
 		t.Errorf("a name that is none: %v", err)
 	}
 }
+
+// TestServiceLeadsToNoLink: the service does not lead to an address that the API refuses.
+func TestServiceLeadsToNoLink(t *testing.T) {
+	for addr, leads := range map[string]bool{"192.0.2.1": true, "fd00::1": true, "127.0.0.1": false, "::1": false, "169.254.1.1": false, "fe80::1": false} {
+		s := &Server{cfg: Config{AdvertiseAddress: netip.MustParseAddr(addr), AdvertisePort: 6443}}
+		if got := s.self(); got.IsValid() != leads {
+			t.Errorf("%s: the service leads to %v", addr, got)
+		}
+	}
+}

@@ -60,6 +60,9 @@ func ServerAddress(text string) (string, error) {
 	if err != nil || u.Scheme != "https" || u.Hostname() == "" || u.Path != "" && u.Path != "/" {
 		return "", fmt.Errorf("%q: want https://HOST:PORT", text)
 	}
+	if strings.Contains(u.Hostname(), "%") {
+		return "", fmt.Errorf("%q: want an address without a zone, which no certificate can name", text)
+	}
 	return net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), defaultServerPort)), nil
 }
 

@@ -113,6 +113,22 @@ func TestLogFormat(t *testing.T) {
 	}
 }
 
+// TestServerAddress: no certificate names the zone of an address.
+func TestServerAddress(t *testing.T) {
+	for text, want := range map[string]string{
+		"https://hub.example": "hub.example:6443", "https://[fd00::1]:17743": "[fd00::1]:17743", "https://[fe80::1]": "[fe80::1]:6443",
+		"https://[fe80::1%25eth0]:17743": "without a zone", "https://10.0.0.1%25eth0": "without a zone", "https://[fe80::1%eth0]": "want https://HOST:PORT",
+	} {
+		got, err := ServerAddress(text)
+		if err != nil {
+			got = err.Error()
+		}
+		if !strings.Contains(got, want) || (err == nil) != (got == want) {
+			t.Errorf("%s: %q, %v, want %q", text, got, err, want)
+		}
+	}
+}
+
 func TestAround(t *testing.T) {
 	dir := t.TempDir()
 	for _, d := range []string{"up/nodes/node-1", "alone"} {

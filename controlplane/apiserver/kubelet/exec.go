@@ -89,6 +89,18 @@ func (s streams) check() error {
 	return nil
 }
 
+// count is how many streams the client opens: that of the status, those of the command, and with a
+// terminal that of its sizes.
+func (s streams) count() int {
+	n := 1
+	for _, on := range []bool{s.Stdin, s.Stdout, s.Stderr, s.TTY} {
+		if on {
+			n++
+		}
+	}
+	return n
+}
+
 func (s streams) query(command []string) url.Values {
 	q := url.Values{}
 	// The kubelet's names of the parameters differ from the API server's.
@@ -128,8 +140,9 @@ func (b *backend) terminal(ctx context.Context, verb, name, containerName string
 	translator := translate.NewStreamTranslatorHandler(location, b.witnessed, b.MaxBytesPerSecond, translate.Options{
 		Stdin: s.Stdin, Stdout: s.Stdout, Stderr: s.Stderr, Tty: s.TTY,
 	})
-	return translate.NewTranslatingHandler(b.upgrade(location, b.witnessed, resp), translator,
-		wsstream.IsWebSocketRequestWithStreamCloseProtocol), nil
+	h := translate.NewTranslatingHandler(b.upgrade(location, b.witnessed, resp), translator,
+		wsstream.IsWebSocketRequestWithStreamCloseProtocol)
+	return withStreams(h, s.count()), nil
 }
 
 type portForwardREST struct{ *backend }

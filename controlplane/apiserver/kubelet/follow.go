@@ -40,10 +40,10 @@ var (
 	errLineGone = errors.New("the log no longer has the last line that was passed on")
 )
 
-// goesOn says whether a log of node can be asked for again: with options, without a limit that
-// part of a log has used up, and of a node whose kubelet is known to send times when asked to.
+// goesOn says whether a log of node can be asked for again: of a node whose kubelet is known to
+// send times when asked to.
 func goesOn(o *corev1.PodLogOptions, node *corev1.Node) bool {
-	return o.Follow && o.LimitBytes == nil && strings.HasSuffix(node.Status.NodeInfo.KubeletVersion, "+hawser")
+	return o.Follow && strings.HasSuffix(node.Status.NodeInfo.KubeletVersion, "+hawser")
 }
 
 // A followedLog is the body of a log that outlives the sessions by which it comes. It is read by

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"net/http"
 	"net/url"
 	"slices"
 	"strings"
@@ -213,6 +214,62 @@ func TestFollowedLogIsGivenUp(t *testing.T) {
 	})
 }
 
+// TestFollowedLogIsLimited: what was passed on before the loss counts towards the limit, times that
+// only the API server asked for do not, and the log ends there.
+func TestFollowedLogIsLimited(t *testing.T) {
+	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	log := stampOf(at) + " one\n" + stampOf(at.Add(time.Second)) + " two\n" + stampOf(at.Add(2*time.Second)) + " three\n"
+	for limit, want := range map[int64]string{3: "one", 6: "one\ntw", 10: "one\ntwo\nth", 14: "one\ntwo\nthree\n"} {
+		synctest.Test(t, func(t *testing.T) {
+			asked := 0
+			s := &logStreamer{limit: &limit, follow: func(context.Context) bool { return true }}
+			s.Location = &url.URL{Scheme: "http", Host: "node-1", RawQuery: "timestamps=true"}
+			s.Transport = roundTripper(func(*http.Request) (*http.Response, error) {
+				body := io.Reader(strings.NewReader(log))
+				if asked++; asked == 1 {
+					body = io.MultiReader(strings.NewReader(log[:len(log)/2]), &brokenBody{err: io.ErrUnexpectedEOF})
+				}
+				return &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(body)}, nil
+			})
+			body, _, _, err := s.InputStream(t.Context(), "", "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := io.ReadAll(body)
+			if string(got) != want || err != nil {
+				t.Errorf("limit %d: got %q, %v, want %q", limit, got, err, want)
+			}
+			_ = body.Close()
+		})
+	}
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// TestLimitIsNotTheKubelets: the kubelet, which is asked for times, is not told of the limit.
+func TestLimitIsNotTheKubelets(t *testing.T) {
+	b := start(t, func(o *Options) {
+		o.Nodes = func(context.Context, string) (*corev1.Node, error) {
+			n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1"}}
+			n.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeHostName, Address: "node-1"}}
+			n.Status.NodeInfo.KubeletVersion = "v1.37.2+hawser"
+			return n, nil
+		}
+	})
+	b.kubelet.more <- "2026-01-02T03:04:05Z number 1"
+	code, body, _ := b.get(t, http.MethodGet, "/api/v1/namespaces/ns/pods/web/log?follow=true&limitBytes=5")
+	if code != http.StatusOK || body != "numbe" {
+		t.Errorf("%d %q", code, body)
+	}
+	b.kubelet.mu.Lock()
+	defer b.kubelet.mu.Unlock()
+	if want := "GET /containerLogs/ns/web/c?follow=true&timestamps=true"; !slices.Equal(b.kubelet.paths, []string{want}) {
+		t.Errorf("the kubelet was asked %q, want %q", b.kubelet.paths, want)
+	}
+}
+
 // TestWhichLogsGoOn: kubelets that may take no notice of options are asked as the client asked.
 func TestWhichLogsGoOn(t *testing.T) {
 	node := func(version string) *corev1.Node {
@@ -227,7 +284,7 @@ func TestWhichLogsGoOn(t *testing.T) {
 		{corev1.PodLogOptions{Follow: true}, own, true},
 		{corev1.PodLogOptions{Follow: true, TailLines: ptr.To[int64](3), SinceTime: ptr.To(metav1.Now())}, own, true},
 		{corev1.PodLogOptions{}, own, false},
-		{corev1.PodLogOptions{Follow: true, LimitBytes: ptr.To[int64](3)}, own, false},
+		{corev1.PodLogOptions{Follow: true, LimitBytes: ptr.To[int64](3)}, own, true},
 		{corev1.PodLogOptions{Follow: true}, node("v1.37.2"), false},
 	} {
 		if got := goesOn(&tc.o, tc.n); got != tc.want {

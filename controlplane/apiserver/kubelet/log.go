@@ -75,8 +75,9 @@ func (r *logREST) Get(ctx context.Context, name string, options runtime.Object) 
 	}
 	query := logQuery(opts)
 	if goesOn(opts, node) {
-		s.follow, s.stamps = r.remains(pod), opts.Timestamps
+		s.follow, s.stamps, s.limit = r.remains(pod), opts.Timestamps, opts.LimitBytes
 		query.Set("timestamps", "true")
+		query.Del("limitBytes") // the kubelet would count the times, and what it sends again
 	}
 	s.Location, err = r.kubeletURL(ctx, pod.Spec.NodeName, []string{"containerLogs", pod.Namespace, pod.Name, c}, query)
 	if err != nil {
@@ -99,9 +100,11 @@ type logStreamer struct {
 	genericrest.LocationStreamer
 
 	// follow is not nil if the log is to outlive sessions: it says whether the pod is still
-	// there. Times are asked for then, and passed on if stamps is set.
+	// there. Times are asked for then, and passed on if stamps is set. No more than limit bytes
+	// are passed on, if that is not nil.
 	follow func(context.Context) bool
 	stamps bool
+	limit  *int64
 }
 
 func (s *logStreamer) DeepCopyObject() runtime.Object {
@@ -124,6 +127,9 @@ func (s *logStreamer) InputStream(ctx context.Context, apiVersion, accept string
 	}
 	if s.follow != nil {
 		body = newFollowedLog(ctx, s.Location.Query(), s.stamps, body, s.again)
+		if s.limit != nil {
+			body = limitedLog{io.LimitReader(body, *s.limit), body}
+		}
 	}
 	return &cutLog{body: body, ctx: ctx}, flush, contentType, nil
 }
@@ -148,6 +154,12 @@ func (s *logStreamer) again(ctx context.Context, query url.Values) (io.ReadClose
 		return nil, err
 	}
 	return &cancelledLog{body, cancel}, nil
+}
+
+// A limitedLog ends after a number of bytes.
+type limitedLog struct {
+	io.Reader
+	io.Closer
 }
 
 // A cancelledLog is the body of a request that has a context of its own.

@@ -36,6 +36,8 @@ func TestMain(m *testing.M) {
 		// A client's, which after a connection that broke off goes on until its next
 		// ping fails.
 		goleak.IgnoreTopFunction("k8s.io/client-go/tools/remotecommand.(*heartbeat).start"),
+		// A kubelet's, which waits for a client's streams after its connection has ended, too.
+		goleak.IgnoreTopFunction("k8s.io/cri-streaming/pkg/streaming/remotecommand.(*v4ProtocolHandler).waitForStreams"),
 	)
 }
 

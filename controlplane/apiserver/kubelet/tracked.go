@@ -5,24 +5,23 @@ package kubelet
 // Exec and attach end with a status that the kubelet sends on a stream of its own.
 // When the way to the node is lost before that, SPDY's streams merely end, and
 // clients take a stream without a status for a command that succeeded. So a
-// connection that is lost gets one more frame here, with a status that says so.
+// connection that is lost gets one more frame here, with a status that says so. A client that
+// is still opening its streams would wait for their answers, so these come from here, too (lost.go).
 
 import (
 	"bufio"
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"github.com/moby/spdystream/spdy"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/hawser-project/hawser/auth/spdyframes"
 )
@@ -46,8 +45,13 @@ func tracked(dial DialFunc) DialFunc {
 		if err != nil {
 			return nil, errors.Join(err, c.Close())
 		}
-		return &trackedConn{Conn: c, node: host}, nil
+		return newTrackedConn(c, host, streamsOf(ctx)), nil
 	}
+}
+
+// newTrackedConn tracks a connection to node, on which the client opens so many streams.
+func newTrackedConn(c net.Conn, node string, streams int) *trackedConn {
+	return &trackedConn{Conn: c, node: node, opened: openedStreams{expected: streams, changed: make(chan struct{}, 1)}}
 }
 
 // A trackedConn is a connection that is to be upgraded to SPDY. One goroutine may
@@ -62,6 +66,10 @@ type trackedConn struct {
 	spdy        atomic.Bool
 	errorStream atomic.Uint32
 	closed      atomic.Bool // by Close: nobody wants to know any more
+
+	opened openedStreams
+	alone  atomic.Bool // set by the reader once the kubelet says no more
+	ended  atomic.Bool // set by the reader once it has told how it ended
 
 	// sent is the writer's.
 	sent struct {
@@ -79,6 +87,9 @@ type trackedConn struct {
 		buf      []byte
 		out      []byte // not yet handed out
 		told     bool   // whether the kubelet has begun to say how it ended
+		headers  bool   // whether a frame with headers has come
+		lost     error  // what the connection ended with; the client is told before it ends
+		patience time.Time
 		err      error
 	}
 }
@@ -86,14 +97,25 @@ type trackedConn struct {
 // Close ends the connection on the client's behalf.
 func (w *trackedConn) Close() error {
 	w.closed.Store(true)
+	w.opened.wake()
 	return w.Conn.Close()
 }
 
-// Write passes p to the kubelet and finds out which stream the status is to come
-// on.
+// Write passes p to the kubelet and finds out which streams are opened. It discards p once the
+// connection is lost, until the reader has told: who copies both ways would end them upon an error.
 func (w *trackedConn) Write(p []byte) (int, error) {
+	if w.ended.Load() { // before listen, by which the reader may get all that it waits for
+		return 0, net.ErrClosed
+	}
 	w.listen(p)
-	return w.Conn.Write(p)
+	if w.alone.Load() {
+		return len(p), nil
+	}
+	n, err := w.Conn.Write(p)
+	if err != nil && w.spdy.Load() && !w.closed.Load() {
+		return len(p), nil
+	}
+	return n, err
 }
 
 func (w *trackedConn) listen(p []byte) {
@@ -107,7 +129,7 @@ func (w *trackedConn) listen(p []byte) {
 		}
 		s.preamble, s.ending, p = true, nil, p[n:]
 	}
-	for len(p) > 0 && !s.lost && w.errorStream.Load() == 0 && w.spdy.Load() {
+	for len(p) > 0 && !s.lost && w.spdy.Load() && !w.opened.all() {
 		var control []byte
 		var err error
 		if _, control, p, err = s.frames.Next(p); err != nil {
@@ -126,9 +148,14 @@ func (w *trackedConn) learn(control []byte) {
 		w.sent.lost = true
 		return
 	}
-	if syn, ok := f.(*spdy.SynStreamFrame); ok && syn.Headers.Get(corev1.StreamType) == corev1.StreamTypeError {
+	syn, ok := f.(*spdy.SynStreamFrame)
+	if !ok {
+		return
+	}
+	if syn.Headers.Get(corev1.StreamType) == corev1.StreamTypeError {
 		w.errorStream.Store(uint32(syn.StreamId))
 	}
+	w.opened.add(uint32(syn.StreamId))
 }
 
 // endOfHeader is how much of p belongs to an HTTP header that ends in it; negative
@@ -157,6 +184,10 @@ func (w *trackedConn) Read(p []byte) (int, error) {
 		if g.err != nil {
 			return 0, g.err
 		}
+		if g.lost != nil {
+			w.answerAlone()
+			continue
+		}
 		if g.plain {
 			return w.Conn.Read(p)
 		}
@@ -169,8 +200,8 @@ func (w *trackedConn) Read(p []byte) (int, error) {
 			err = terr
 		}
 		if err != nil {
-			w.conclude(err)
-			g.err = err
+			g.lost, g.patience = err, time.Now().Add(openPatience)
+			w.alone.Store(true)
 		}
 	}
 	n := copy(p, g.out)
@@ -222,10 +253,21 @@ func (w *trackedConn) take(b []byte) error {
 // fromKubelet checks a control frame of the kubelet's, which opens no streams.
 func (w *trackedConn) fromKubelet(control []byte) error {
 	f, err := w.got.frames.Read(control)
-	if _, opens := f.(*spdy.SynStreamFrame); err == nil && opens {
-		err = fmt.Errorf("%w: the node opens a stream", spdyframes.ErrRefused)
+	if err != nil {
+		return err
 	}
-	return err
+	switch f := f.(type) {
+	case *spdy.SynStreamFrame:
+		return fmt.Errorf("%w: the node opens a stream", spdyframes.ErrRefused)
+	case *spdy.SynReplyFrame:
+		w.got.headers = true
+		w.opened.answered(uint32(f.StreamId))
+	case *spdy.HeadersFrame:
+		w.got.headers = true
+	case *spdy.RstStreamFrame:
+		w.opened.answered(uint32(f.StreamId))
+	}
+	return nil
 }
 
 // agree looks at the kubelet's answer to the request for an upgrade.
@@ -251,34 +293,4 @@ func (w *trackedConn) pass(body []byte) {
 		g.told = true
 	}
 	g.out = spdyframes.AppendData(g.out, g.frames.Stream(), g.frames.Flags(), body)
-}
-
-// conclude says how it ended if the kubelet has not. A connection that was lost is
-// always cut short, also when it was given up at this end, with all that a session
-// carried; one that the kubelet closed is if the protocol always has a status.
-func (w *trackedConn) conclude(err error) {
-	g := &w.got
-	stream := w.errorStream.Load()
-	status := strings.HasPrefix(g.version, "v4.") || strings.HasPrefix(g.version, "v5.")
-	closed := errors.Is(err, io.EOF)
-	if !w.spdy.Load() || g.plain || g.told || stream == 0 || closed && !status || w.closed.Load() {
-		return
-	}
-	why := err.Error()
-	if closed {
-		why = "the node closed it"
-	}
-	text := fmt.Sprintf("the connection to node %s was lost before the result was known: %s", w.node, why)
-	message := []byte(text)
-	if status {
-		var merr error
-		if message, merr = json.Marshal(&metav1.Status{
-			TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"},
-			Status:   metav1.StatusFailure, Reason: metav1.StatusReasonInternalError,
-			Code: http.StatusInternalServerError, Message: text,
-		}); merr != nil {
-			message = []byte(text) // which no client takes for success either
-		}
-	}
-	g.out = spdyframes.AppendData(g.out, stream, spdyframes.FinFlag, message)
 }

@@ -267,7 +267,7 @@ func FuzzWitness(f *testing.F) {
 		// No kubelet sends a frame before the client's.
 		head := min(len(kubeletHeader), len(stream))
 		pieces := append(cutUp(stream[:head], cuts), cutUp(stream[head:], cuts)...)
-		w := &trackedConn{Conn: &tape{pieces: pieces, err: err}, node: "node-1"}
+		w := newTrackedConn(&tape{pieces: pieces, err: err}, "node-1", 2)
 		if _, werr := io.WriteString(w, clientHeader); werr != nil {
 			t.Fatal(werr)
 		}
@@ -348,7 +348,7 @@ func TestHostileNode(t *testing.T) {
 		"a stream": frameOf(t, 2, http.Header{"Streamtype": {"stdout"}}), "headers": frameOf(t, 2, large),
 		"a large frame": binary.BigEndian.AppendUint32([]byte{0x80, 3, 0, 2}, 1<<20),
 	} {
-		w := &trackedConn{Conn: &tape{pieces: [][]byte{[]byte(kubeletHeader), frame}, err: io.EOF}, node: "node-1"}
+		w := newTrackedConn(&tape{pieces: [][]byte{[]byte(kubeletHeader), frame}, err: io.EOF}, "node-1", 0)
 		if _, err := io.WriteString(w, clientHeader); err != nil {
 			t.Fatal(err)
 		}
@@ -366,7 +366,7 @@ func TestLargeHeaders(t *testing.T) {
 	if len(frame) > 4<<10 {
 		t.Fatalf("the frame has %d bytes", len(frame))
 	}
-	w := &trackedConn{Conn: &tape{pieces: [][]byte{[]byte(kubeletHeader)}, err: io.EOF}, node: "node-1"}
+	w := newTrackedConn(&tape{pieces: [][]byte{[]byte(kubeletHeader)}, err: io.EOF}, "node-1", 1)
 	if _, err := io.WriteString(w, clientHeader); err != nil {
 		t.Fatal(err)
 	}
