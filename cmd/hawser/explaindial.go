@@ -161,9 +161,10 @@ func findTarget(ctx context.Context, client kubernetes.Interface, t *dialTarget,
 		})
 		return node, err
 	}
+	var svc *corev1.Service
 	if err := step(d, "Service", func() (string, error) {
-		svc, err := client.CoreV1().Services(t.namespace).Get(ctx, t.name, metav1.GetOptions{})
-		if err != nil {
+		var err error
+		if svc, err = client.CoreV1().Services(t.namespace).Get(ctx, t.name, metav1.GetOptions{}); err != nil {
 			return "", err
 		}
 		return fmt.Sprintf("%d ports", len(svc.Spec.Ports)), nil
@@ -179,9 +180,21 @@ func findTarget(ctx context.Context, client kubernetes.Interface, t *dialTarget,
 		if len(nodes) == 1 {
 			node = nodes[0]
 		}
-		return fmt.Sprintf("%d of %d are ready, on %d nodes; the API server picks one of them", ready, all, len(nodes)), nil
+		return fmt.Sprintf("%d of %d are ready, on %d nodes; ", ready, all, len(nodes)) + choiceOf(all, svc), nil
 	})
 	return node, err
+}
+
+// choiceOf says what there is to choose from among all endpoints of svc.
+func choiceOf(all int, svc *corev1.Service) string {
+	if all > 0 || len(svc.Spec.Selector) == 0 || len(svc.Spec.IPFamilies) == 0 {
+		return "the API server picks one of them"
+	}
+	var families []string
+	for _, f := range svc.Spec.IPFamilies {
+		families = append(families, string(f))
+	}
+	return "the service selects no pod that has an " + strings.Join(families, " or ") + " address"
 }
 
 // countEndpoints counts those that are ready, and names their nodes.

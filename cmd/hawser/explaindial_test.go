@@ -58,6 +58,10 @@ func dialAPI(t *testing.T) *httptest.Server {
 			TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}, Spec: corev1.PodSpec{NodeName: name}, Status: corev1.PodStatus{PodIP: "10.0.0.7", Phase: corev1.PodRunning},
 		},
 		"/api/v1/namespaces/ns/services/web": &corev1.Service{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Service"}, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}}},
+		"/api/v1/namespaces/ns/services/old": &corev1.Service{
+			TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Service"},
+			Spec:     corev1.ServiceSpec{Selector: map[string]string{"app": "old"}, IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol}},
+		},
 		"/apis/discovery.k8s.io/v1/namespaces/ns/endpointslices": &discoveryv1.EndpointSliceList{
 			TypeMeta: metav1.TypeMeta{APIVersion: "discovery.k8s.io/v1", Kind: "EndpointSliceList"},
 			Items:    []discoveryv1.EndpointSlice{{Endpoints: []discoveryv1.Endpoint{{NodeName: &name}, {NodeName: &name, Conditions: discoveryv1.EndpointConditions{Ready: new(bool)}}}}},
@@ -73,6 +77,8 @@ func dialAPI(t *testing.T) *httptest.Server {
 	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		switch object := objects[r.URL.Path]; {
+		case strings.HasSuffix(r.URL.Path, "/endpointslices") && strings.HasSuffix(r.URL.Query().Get("labelSelector"), "=old"):
+			_ = json.NewEncoder(w).Encode(&discoveryv1.EndpointSliceList{TypeMeta: metav1.TypeMeta{APIVersion: "discovery.k8s.io/v1", Kind: "EndpointSliceList"}})
 		case object != nil:
 			if err := json.NewEncoder(w).Encode(object); err != nil {
 				t.Error(err)
@@ -102,6 +108,7 @@ func TestExplainDial(t *testing.T) {
 		"node-1:99": {"", "reached: it answered HTTP 200"},
 		"pod/web":   {"", "reached", `Running on node "node-1", address "10.0.0.7"`, "node node-1: True"},
 		"pod/none":  {"not reached", "object refuses: not found"},
+		"svc/old":   {"", "0 of 0 are ready, on 0 nodes; the service selects no pod that has an IPv4 address"},
 		"svc/web":   {"", "reached", "1 of 2 are ready, on 1 nodes", "node node-1: True"},
 	} {
 		target, err := parseDialTarget(text, "ns")
