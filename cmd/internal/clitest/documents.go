@@ -54,6 +54,8 @@ var elsewhere = map[string]string{
 	"--enable-aggregator-routing":             "kube-apiserver",
 	"--kubelet-preferred-address-types":       "kube-apiserver",
 	"--insecure-skip-tls-verify-backend":      "kubectl",
+	"--since":                                 "kubectl",
+	"--tail":                                  "kubectl",
 }
 
 // Documented fails for each command line of a document that the program does not take: in
