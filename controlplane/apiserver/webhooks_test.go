@@ -68,7 +68,7 @@ func answerReview(w http.ResponseWriter, r *http.Request) {
 	answer := &admissionreviewv1.AdmissionResponse{UID: review.Request.UID, Allowed: review.Request.Name != "bad", Warnings: []string{"looked at " + review.Request.Name}}
 	if review.Request.Name == "slow" {
 		<-r.Context().Done()
-		return
+		panic(http.ErrAbortHandler) // an answer could still be read: TLS says that it closes first
 	}
 	if !answer.Allowed {
 		answer.Result = &metav1.Status{Message: "the name is bad"}
