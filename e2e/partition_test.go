@@ -54,14 +54,14 @@ var (
 )
 
 // startQuick starts a cluster with these, behind NATs, and waits until its nodes
-// take pods.
+// take pods. args override them.
 func startQuick(t *testing.T, args ...string) *cluster {
 	t.Helper()
 	if !netnsHere(t) {
 		t.Skip("cutting links takes network namespaces")
 	}
 	t.Parallel()
-	c := startUp(t, slices.Concat(args, quickArgs())...)
+	c := startUp(t, slices.Concat(quickArgs(), args)...)
 	c.settle(t)
 	return c
 }

@@ -30,7 +30,9 @@ func TestSitesQUIC(t *testing.T)  { testSites(t, "quic") }
 
 func testSites(t *testing.T, transport string) {
 	// A node that is back for less than the startup grace period was silent all the time.
-	c := startQuick(t, "--nodes", "3", "--agent-arg=--transport="+transport, "--server-arg=--node-startup-grace-period=20s")
+	// An agent that hears nothing waits 0.8 s for an answer: TCP sends again at both ends before that.
+	c := startQuick(t, "--nodes", "3", "--agent-arg=--transport="+transport, "--server-arg=--node-startup-grace-period=20s",
+		"--server-arg=--link-keepalive=2s", "--agent-arg=--link-keepalive=2s")
 	s := newSites(t, c)
 	t.Run("server lost its network", func(t *testing.T) { s.testServerLost(t) })
 	t.Run("site lost its network", func(t *testing.T) { s.testSiteLost(t, lab.Both) })
