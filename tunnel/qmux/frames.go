@@ -114,9 +114,7 @@ func (s *Session) streamFrameLocked(c *conn, f frame, b *block) error {
 		err := st.ackedLocked(f.offset, f.kind == frameStreamAckEnd)
 		if err == nil {
 			st.creditLocked(f.value)
-			if first := s.firstLocked(); first != nil && len(first.bulk) > 0 {
-				first.startWritingLocked() // it may have held it back
-			}
+			s.resumeBulkLocked()
 		}
 		return err
 	}
@@ -187,6 +185,7 @@ func (s *Session) doneLocked(id uint64) error {
 	}
 	notify(st.out.wake)
 	st.endedLocked()
+	s.resumeBulkLocked()
 	return nil
 }
 

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/hawser-project/hawser/tunnel"
@@ -96,6 +97,18 @@ func (n *network) dial(context.Context) (secured, error) {
 		return nil, err
 	}
 	return bare{newBatch(c)}, nil
+}
+
+// once is a dialFunc that dials once. From then on it hangs.
+func (n *network) once() dialFunc {
+	var hangs atomic.Bool
+	return func(ctx context.Context) (secured, error) {
+		if hangs.CompareAndSwap(false, true) {
+			return n.dial(ctx)
+		}
+		<-ctx.Done()
+		return nil, context.Cause(ctx)
+	}
 }
 
 // pair makes a session whose dialing end has these options.

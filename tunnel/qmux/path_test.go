@@ -386,15 +386,9 @@ func TestFullConnectionTakesNoBulk(t *testing.T) {
 func TestBulkWaitsForConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(tunnel.Options{})
-		var in, out, hangs atomic.Bool
+		var in, out atomic.Bool
 		n.wrap = func(c *memnet.Conn) net.Conn { return halfDead{c, &in, &out} }
-		d, a := n.pairBy(t, tunnel.Options{}, func(ctx context.Context) (secured, error) {
-			if hangs.CompareAndSwap(false, true) {
-				return n.dial(ctx)
-			}
-			<-ctx.Done()
-			return nil, context.Cause(ctx)
-		})
+		d, a := n.pairBy(t, tunnel.Options{}, n.once())
 		near, _ := opened(t, d, a)
 		time.Sleep(time.Second) // until the window is known
 		d.mu.Lock()

@@ -28,7 +28,8 @@ const (
 	// flight, loses its connection.
 	sweepInterval = 2 * time.Second
 	keepConnBytes = 16 << 10
-	// A connection on which no more than it is trusted with is in flight: see distrustLocked.
+	// After a loss minTrusted bytes of bulk may be in flight on the first connection, and more with
+	// acknowledgements that TCP has within maxTrustedRTT. From maxTrusted on there is no such bound.
 	minTrusted    = 16 << 10
 	maxTrusted    = 512 << 10
 	maxTrustedRTT = time.Second
@@ -235,7 +236,12 @@ func (s *Session) holdBulkLocked() {
 // releaseBulkLocked ends that.
 func (s *Session) releaseBulkLocked() {
 	s.paths.addingUntil = time.Time{}
-	if first := s.firstLocked(); first != nil {
+	s.resumeBulkLocked()
+}
+
+// resumeBulkLocked has the first connection send bulk that it may have held: less is in flight now.
+func (s *Session) resumeBulkLocked() {
+	if first := s.firstLocked(); first != nil && len(first.bulk) > 0 {
 		first.startWritingLocked()
 	}
 }

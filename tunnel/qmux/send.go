@@ -259,6 +259,7 @@ func (st *stream) resetLocked(code uint64) {
 	}
 	st.discardLocked()
 	st.queueControlLocked(pendingReset)
+	st.s.resumeBulkLocked() // the frame may go over another connection
 	notify(st.out.wake)
 }
 

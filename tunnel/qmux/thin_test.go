@@ -3,7 +3,6 @@
 package qmux
 
 import (
-	"context"
 	"io"
 	"net"
 	"sync/atomic"
@@ -107,20 +106,57 @@ func TestFirstIsNotFloodedAfterALoss(t *testing.T) {
 	})
 }
 
+// A stream that is reset makes room for bulk that the first connection holds, also if its own frame
+// goes over another connection.
+func TestResetReleasesHeldBulk(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork(tunnel.Options{})
+		d, a := n.pair(t, tunnel.Options{})
+		one, far := opened(t, d, a)
+		bulk := make([]byte, 2*bulkThresholdShortPath)
+		go func() { _, _ = one.Write(bulk) }() // the reader notices
+		if _, err := io.ReadFull(far, bulk); err != nil {
+			t.Fatal(err)
+		}
+		two, _ := opened(t, d, a)
+		three, _ := opened(t, d, a)
+		time.Sleep(2 * ackDelay) // until it is acknowledged: the bubble's clock
+		n.set(func() { n.near[0].StallReads(true) })
+		d.mu.Lock()
+		d.conns[0].trusted = minTrusted
+		d.mu.Unlock()
+		says(t, two, string(bulk[:minTrusted]))
+		says(t, three, string(bulk[:minTrusted]))
+		held := func() int {
+			synctest.Wait()
+			d.mu.Lock()
+			defer d.mu.Unlock()
+			return three.(*stream).sendable()
+		}
+		if got := held(); got != minTrusted {
+			t.Fatalf("%d bytes are held", got)
+		}
+		d.mu.Lock()
+		d.assignLocked(two.(*stream), d.conns[1])
+		d.mu.Unlock()
+		if err := two.(tunnel.Aborter).Abort(); err != nil {
+			t.Fatal(err)
+		}
+		if got := held(); got != 0 {
+			t.Errorf("%d bytes are held still", got)
+		}
+		n.close(t, d, a)
+	})
+}
+
 // Also on a short path the first connection has a bounded part of the bulk in flight while one for it
 // is made: if the link turns thin then, heartbeats wait for all of it.
 func TestShortPathHoldsBulk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(tunnel.Options{})
-		var in, out, hangs atomic.Bool
+		var in, out atomic.Bool
 		n.wrap = func(c *memnet.Conn) net.Conn { return halfDead{c, &in, &out} }
-		d, a := n.pairBy(t, tunnel.Options{}, func(ctx context.Context) (secured, error) {
-			if hangs.CompareAndSwap(false, true) {
-				return n.dial(ctx)
-			}
-			<-ctx.Done()
-			return nil, context.Cause(ctx)
-		})
+		d, a := n.pairBy(t, tunnel.Options{}, n.once())
 		near, far := opened(t, d, a)
 		time.Sleep(time.Second) // until the round trip is known: the bubble's clock
 		several := func(n int) {
