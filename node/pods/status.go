@@ -68,11 +68,15 @@ func statusOf(s situation, in intent, base *corev1.PodStatus, around surrounding
 	if s.kill != nil && terminal(st.Phase) {
 		st.Reason, st.Message = s.kill.reason, s.kill.message
 	}
+	withMounts := mountBytes(s.facts) <= maxStatusMounts
 	for i := range s.facts {
 		if s.kill != nil && s.kill.refused && s.facts[i].newest == nil {
 			continue // it was never tried
 		}
 		cs := containerStatus(&s.facts[i], s, in, around)
+		if withMounts {
+			cs.VolumeMounts = mountStatuses(s.facts[i].spec)
+		}
 		if terminal(st.Phase) && in.initialized && cs.State.Terminated == nil && s.facts[i].kind != ephemeral {
 			cs.State = lostState("The container could not be located when the pod was terminated")
 		}
@@ -150,7 +154,7 @@ func phaseOf(s situation, in intent) corev1.PodPhase {
 }
 
 func containerStatus(f *fact, s situation, in intent, around surroundings) corev1.ContainerStatus {
-	cs := corev1.ContainerStatus{Name: f.spec.Name, Image: cut(f.spec.Image, maxStatusImage), VolumeMounts: mountStatuses(s.pod, f.spec)}
+	cs := corev1.ContainerStatus{Name: f.spec.Name, Image: cut(f.spec.Image, maxStatusImage)}
 	if s := stopSignal(f.spec); s != "" {
 		cs.StopSignal = &s
 	}
@@ -199,12 +203,8 @@ func containerStatus(f *fact, s situation, in intent, around surroundings) corev
 	return cs
 }
 
-// mountStatuses lists the mounts of a container. There are none where those of the pod are too
-// many for a status.
-func mountStatuses(pod *corev1.Pod, spec *corev1.Container) []corev1.VolumeMountStatus {
-	if mountBytes(pod) > maxStatusMounts {
-		return nil
-	}
+// mountStatuses lists the mounts of a container.
+func mountStatuses(spec *corev1.Container) []corev1.VolumeMountStatus {
 	var list []corev1.VolumeMountStatus
 	for _, m := range spec.VolumeMounts {
 		st := corev1.VolumeMountStatus{Name: m.Name, MountPath: m.MountPath, ReadOnly: m.ReadOnly}
@@ -221,21 +221,12 @@ func mountStatuses(pod *corev1.Pod, spec *corev1.Container) []corev1.VolumeMount
 }
 
 // mountBytes is about the size of all mounts of a pod in its status.
-func mountBytes(pod *corev1.Pod) int {
+func mountBytes(facts []fact) int {
 	n := 0
-	count := func(mounts []corev1.VolumeMount) {
-		for i := range mounts {
-			n += len(mounts[i].Name) + len(mounts[i].MountPath) + 100 // with the names of the fields
+	for i := range facts {
+		for _, m := range facts[i].spec.VolumeMounts {
+			n += len(m.Name) + len(m.MountPath) + 100 // with the names of the fields
 		}
-	}
-	for i := range pod.Spec.InitContainers {
-		count(pod.Spec.InitContainers[i].VolumeMounts)
-	}
-	for i := range pod.Spec.Containers {
-		count(pod.Spec.Containers[i].VolumeMounts)
-	}
-	for i := range pod.Spec.EphemeralContainers {
-		count(pod.Spec.EphemeralContainers[i].VolumeMounts)
 	}
 	return n
 }
@@ -263,7 +254,7 @@ const (
 	// maxStatusImage bounds an image's name in a status, which has it twice: a specification whose
 	// image is as long as an object may be would have a status that cannot be stored.
 	maxStatusImage = 1 << 10
-	// maxStatusMounts bounds the mounts of a pod in its status, in bytes.
+	// maxStatusMounts bounds the mounts of a pod in its status, in bytes: a status with more has none.
 	maxStatusMounts = 64 << 10
 )
 

@@ -74,18 +74,25 @@ func TestVolumeMountsInStatus(t *testing.T) {
 	})
 }
 
-// TestManyMountsInStatus: a status has no mounts where they would take too much of what an object may have.
+// TestManyMountsInStatus: a status has no mounts where they would take too much of what an object may
+// have.
 func TestManyMountsInStatus(t *testing.T) {
 	pod := newPod("a", func(p *corev1.Pod) {
 		p.Spec.Containers = append(p.Spec.Containers, container1("other"))
 		p.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "v", MountPath: "/" + strings.Repeat("x", maxStatusMounts)}}
 		p.Spec.Containers[1].VolumeMounts = []corev1.VolumeMount{{Name: "v", MountPath: "/x"}}
 	})
+	var facts []fact
 	for i := range pod.Spec.Containers {
-		f := fact{spec: &pod.Spec.Containers[i]}
-		if cs := containerStatus(&f, situation{pod: pod}, intent{}, surroundings{}); len(cs.VolumeMounts) != 0 {
+		facts = append(facts, fact{spec: &pod.Spec.Containers[i], kind: mainContainer})
+	}
+	for _, cs := range statusOf(situation{pod: pod, facts: facts}, intent{}, &corev1.PodStatus{}, surroundings{}).ContainerStatuses {
+		if len(cs.VolumeMounts) != 0 {
 			t.Errorf("container %s has mounts", cs.Name)
 		}
+	}
+	if one := statusOf(situation{pod: pod, facts: facts[1:]}, intent{}, &corev1.PodStatus{}, surroundings{}).ContainerStatuses[0]; len(one.VolumeMounts) != 1 {
+		t.Errorf("few mounts are not there: %+v", one)
 	}
 }
 
