@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/moby/spdystream/spdy"
@@ -126,20 +127,22 @@ func TestAnswersGoOn(t *testing.T) {
 
 // TestNeverOpened: the end of a connection waits a bounded time for streams that a client does not open.
 func TestNeverOpened(t *testing.T) {
-	began := time.Now()
-	w := newTrackedConn(&tape{pieces: [][]byte{[]byte(kubeletHeader)}, err: errLost}, "node-1", 5)
-	if _, err := io.WriteString(w, clientHeader); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := io.ReadFull(w, make([]byte, len(kubeletHeader))); err != nil {
-		t.Fatal(err)
-	}
-	openStreams(t, w, nil)
-	all, err := io.ReadAll(w)
-	if took := time.Since(began); err == nil || !bytes.Contains(all, []byte("was lost")) || took < openPatience {
-		t.Errorf("%q, %v, after %v", all, err, took)
-	}
-	if n, err := w.Write([]byte("x")); err == nil {
-		t.Errorf("wrote %d bytes after the end", n)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		w := newTrackedConn(&tape{pieces: [][]byte{[]byte(kubeletHeader)}, err: errLost}, "node-1", 5)
+		if _, err := io.WriteString(w, clientHeader); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.ReadFull(w, make([]byte, len(kubeletHeader))); err != nil {
+			t.Fatal(err)
+		}
+		openStreams(t, w, nil)
+		all, err := io.ReadAll(w)
+		if took := time.Since(began); err == nil || !bytes.Contains(all, []byte("was lost")) || took != openPatience {
+			t.Errorf("%q, %v, after %v", all, err, took)
+		}
+		if n, err := w.Write([]byte("x")); err == nil {
+			t.Errorf("wrote %d bytes after the end", n)
+		}
+	})
 }
