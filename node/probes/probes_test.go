@@ -298,7 +298,8 @@ func TestRun(t *testing.T) {
 		{"failure threshold", corev1.Probe{PeriodSeconds: 1, FailureThreshold: 3}, nil, ".xx.xxx", "0 true!, 1 true, 2 true, 3 true, 4 true, 5 true, 6 false!"},
 		{"default threshold is 3", corev1.Probe{PeriodSeconds: 1}, nil, "xxx", "0 false, 1 false, 2 false!"},
 		{"known before", corev1.Probe{PeriodSeconds: 1, FailureThreshold: 1}, ptr.To(true), ".x", "0 true, 1 false!"},
-		{"errors do not count", corev1.Probe{PeriodSeconds: 1, FailureThreshold: 2}, nil, "xex", "0 false, 1 false, 2 false!"},
+		{"errors do not count", corev1.Probe{PeriodSeconds: 1, FailureThreshold: 2}, nil, "xeeex", "0 false, 1 false, 2 false!"},
+		{"errors are tried again at once", corev1.Probe{PeriodSeconds: 1, FailureThreshold: 2}, nil, "eexe.", "0 false, 1 true!"},
 		{"default period is 10 s", corev1.Probe{}, nil, "..", "0 true!, 10 true"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

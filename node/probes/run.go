@@ -9,6 +9,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
+// tries is how often an attempt that cannot be made is tried at once, as by the kubelet.
+const tries = 3
+
 // A Report is what Run tells of one attempt.
 type Report struct {
 	// OK is the verdict so far, with the thresholds applied.
@@ -25,7 +28,8 @@ type Report struct {
 // Run probes until ctx is done or tell returns false. started is when the
 // container started: the probe's initial delay counts from there. first, when not
 // nil, is a verdict known beforehand; without one there is no verdict until a
-// threshold is reached. Attempts that cannot be made count towards no threshold.
+// threshold is reached. An attempt that cannot be made is tried three times in all, and
+// then counts towards no threshold.
 func Run(ctx context.Context, p *corev1.Probe, t Target, started time.Time, first *bool, tell func(Report) bool) {
 	c := counter{success: int(max(p.SuccessThreshold, 1)), failure: int(p.FailureThreshold)}
 	if c.failure <= 0 {
@@ -50,6 +54,9 @@ func Run(ctx context.Context, p *corev1.Probe, t Target, started time.Time, firs
 		}
 		began := time.Now()
 		v, err := once(ctx, p, t)
+		for i := 1; i < tries && err != nil && ctx.Err() == nil; i++ {
+			v, err = once(ctx, p, t)
+		}
 		if ctx.Err() != nil {
 			return
 		}
