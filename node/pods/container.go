@@ -88,7 +88,7 @@ func (w *worker) assemble(ctx context.Context, pod *corev1.Pod, c *corev1.Contai
 		}
 	}
 	out.Env = flat(env)
-	out.WorkingDir = expand(c.WorkingDir, env)
+	out.WorkingDir = c.WorkingDir
 	if err = identity(pod, c, &out); err != nil {
 		return out, err
 	}

@@ -224,10 +224,24 @@ func commandLine(c *corev1.Container, env map[string]string) ([]string, error) {
 		return nil, fmt.Errorf("container %q has no command: this node runs commands of its own machine and takes none from image %q, so set command (kubectl run: --command)", c.Name, c.Image)
 	}
 	argv := make([]string, 0, len(c.Command)+len(c.Args))
-	for _, list := range [][]string{c.Command, c.Args} {
-		for _, s := range list {
-			argv = append(argv, expand(s, env))
-		}
+	argv = append(argv, expandAll(c.Command, env)...)
+	return append(argv, expandAll(c.Args, env)...), nil
+}
+
+func expandAll(list []string, env map[string]string) []string {
+	out := make([]string, len(list))
+	for i, s := range list {
+		out[i] = expand(s, env)
 	}
-	return argv, nil
+	return out
+}
+
+// probeCommand is the command of a probe with the variables that the container's definition gives
+// a value. One whose value is elsewhere is empty, as for the kubelet.
+func probeCommand(c *corev1.Container, argv []string) []string {
+	env := make(map[string]string, len(c.Env))
+	for _, e := range c.Env {
+		env[e.Name] = e.Value
+	}
+	return expandAll(argv, env)
 }

@@ -141,10 +141,12 @@ func (w *worker) probe(spec *corev1.Container, c *container, a *runtime.Containe
 	if ending {
 		calm()
 	}
-	p := prober{
-		w: w, spec: spec, c: c, id: a.ID, since: a.StartedAt,
-		target: w.target(spec, a.ID, w.sandbox.ips),
+	target := w.target(spec, a.ID, w.sandbox.ips)
+	exec := target.Exec
+	target.Exec = func(ctx context.Context, argv []string, out *probes.Output) (int, error) {
+		return exec(ctx, probeCommand(spec, argv), out)
 	}
+	p := prober{w: w, spec: spec, c: c, id: a.ID, since: a.StartedAt, target: target}
 	started := c.started
 	var ready *bool // not known
 	if c.ready {

@@ -6,12 +6,14 @@ import (
 	"context"
 	"errors"
 	"io"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -417,6 +419,41 @@ func TestProbeEvents(t *testing.T) {
 		w.wantEvent("a Warning ProbeWarning Readiness probe warning: Probe terminated redirects, Response body: away")
 		if n := w.saw("probe failed") + w.saw("Killing"); n != 0 || condition(w.pod("a"), corev1.PodReady) != "True" {
 			t.Errorf("a failure: %q", w.events)
+		}
+	})
+}
+
+// TestVariablesOfProbe: the command of a probe has the variables that the definition gives a value,
+// one whose value is elsewhere is empty, and a hook's command stays as it is. So does workingDir.
+func TestVariablesOfProbe(t *testing.T) {
+	var mu sync.Mutex
+	got := map[string]bool{}
+	o := memory.Options{Exec: func(_ context.Context, c runtime.Container, argv []string, _ runtime.Stdio) (int, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		got[c.WorkingDir+" "+strings.Join(argv, " ")] = true
+		return 0, nil
+	}}
+	inWorld(t, o, func(w *world) {
+		exec := func(word string) *corev1.ExecAction {
+			return &corev1.ExecAction{Command: []string{word, "$(A)", "$(NAME)", "$(NONE)", "$$(A)"}}
+		}
+		w.create(newPod("a", func(p *corev1.Pod) {
+			c := &p.Spec.Containers[0]
+			c.WorkingDir = "/$(A)"
+			c.Env = []corev1.EnvVar{
+				{Name: "A", Value: "a"},
+				{Name: "NAME", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.name"}}},
+			}
+			c.ReadinessProbe = &corev1.Probe{ProbeHandler: corev1.ProbeHandler{Exec: exec("probe")}}
+			c.Lifecycle = &corev1.Lifecycle{PostStart: &corev1.LifecycleHandler{Exec: exec("hook")}}
+		}))
+		advance(time.Minute)
+		mu.Lock()
+		defer mu.Unlock()
+		want := map[string]bool{"/$(A) probe a  $(NONE) $(A)": true, "/$(A) hook $(A) $(NAME) $(NONE) $$(A)": true}
+		if !maps.Equal(got, want) {
+			t.Errorf("commands %v, want %v", got, want)
 		}
 	})
 }
