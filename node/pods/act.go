@@ -39,9 +39,11 @@ func (w *worker) act(s situation, in intent) {
 		w.stop(c, st)
 	}
 	for _, f := range in.turn {
-		if c := w.container(f.spec.Name); c.turn != nil {
-			close(c.turn)
-			c.turn = nil
+		w.container(f.spec.Name).giveTurn()
+	}
+	for i := range s.facts {
+		if f := &s.facts[i]; !f.running() {
+			w.container(f.spec.Name).giveTurn() // it has ended by itself, and its stop ends too
 		}
 	}
 	if w.kill != nil || in.finished {

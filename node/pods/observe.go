@@ -66,6 +66,14 @@ func (w *worker) container(name string) *container {
 	return c
 }
 
+// giveTurn lets the container, if it is being stopped, get SIGTERM.
+func (c *container) giveTurn() {
+	if c.turn != nil {
+		close(c.turn)
+		c.turn = nil
+	}
+}
+
 func (c *container) unprobe() {
 	if c.probeCancel != nil {
 		c.probeCancel()
