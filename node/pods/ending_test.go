@@ -8,6 +8,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/hawser-project/hawser/node/runtime"
 	"github.com/hawser-project/hawser/node/runtime/memory"
@@ -76,4 +77,53 @@ func TestSidecarEndsBeforeItsTurn(t *testing.T) {
 			}
 		})
 	})
+}
+
+// TestShorterGraceDuringHook: a preStop hook has what is left of a grace period that is made
+// shorter while it runs.
+func TestShorterGraceDuringHook(t *testing.T) {
+	for name, tt := range map[string]struct {
+		hook    time.Duration
+		shorten func(w *world)
+		done    int
+		want    string
+	}{
+		"deleted again":          {5 * time.Second, func(w *world) { w.remove("a", 20) }, 1, "stop a/main#0 16s"},
+		"shutdown":               {5 * time.Second, func(w *world) { w.shutDown(w.t.Context(), []Phase{{0, 20 * time.Second}}) }, 1, "stop a/main#0 16s"},
+		"too short for the hook": {25 * time.Second, func(w *world) { w.remove("a", 20) }, 0, "stop a/main#0 2s"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			done := 0
+			o := endingIn(nil)
+			o.Exec = func(ctx context.Context, _ runtime.Container, _ []string, _ runtime.Stdio) (int, error) {
+				select {
+				case <-time.After(tt.hook):
+					done++
+					return 0, nil
+				case <-ctx.Done():
+					return 0, context.Cause(ctx)
+				}
+			}
+			inWorld(t, o, func(w *world) {
+				w.create(newPod("a", func(p *corev1.Pod) {
+					p.Spec.TerminationGracePeriodSeconds = ptr.To[int64](30)
+					execHook(&p.Spec.Containers[0])
+				}))
+				advance(time.Second)
+				w.remove("a", 30)
+				advance(time.Second)
+				tt.shorten(w)
+				advance(3 * time.Second)
+				w.wantStops()
+				advance(20 * time.Second)
+				w.wantStops(tt.want)
+				if done != tt.done {
+					t.Errorf("%d hooks were completed, want %d", done, tt.done)
+				}
+				if events := w.saw("FailedPreStopHook"); events != 1-tt.done {
+					t.Errorf("%d events of a failed hook, want %d", events, 1-tt.done)
+				}
+			})
+		})
+	}
 }

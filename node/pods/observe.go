@@ -34,6 +34,7 @@ type container struct {
 	startCancel context.CancelFunc // not nil while being started
 	stopCancel  context.CancelFunc // not nil while being stopped
 	stopBy      time.Time
+	stopTimer   *time.Timer   // ends the preStop hook and the wait for the turn at stopBy; nil if they are over
 	turn        chan struct{} // closed when the container that is being stopped may get SIGTERM; nil if it is
 	stopAfter   time.Time     // a failed stop is not tried again before this time
 	hooked      string        // the attempt whose preStop hook has been run
