@@ -31,6 +31,8 @@ type fact struct {
 	newest, previous *runtime.ContainerStatus
 	// recalled is whether the newest is known from the status of an earlier run of the agent alone.
 	recalled bool
+	// known is since when it is known that the newest attempt has ended.
+	known time.Time
 
 	starting bool      // a task is starting it, its postStart hook included
 	stopping bool      // a task is stopping it
@@ -223,24 +225,24 @@ func decide(s situation) intent {
 }
 
 // deadline is when the containers are killed that outlive a pod which ends by itself: one grace
-// period after the last main or init container has ended. If that is over before this run of the
-// agent, nobody may have asked them to end.
+// period after the end of the last main or init container was known. If that is over before this
+// run of the agent, nobody may have asked them to end.
 func (s *situation) deadline() time.Time {
-	var ended time.Time
+	var known time.Time
 	for i := range s.facts {
 		f := &s.facts[i]
-		if (f.kind == mainContainer || f.kind == initContainer) && f.exited() && f.newest.EndedAt.After(ended) {
-			ended = f.newest.EndedAt
+		if (f.kind == mainContainer || f.kind == initContainer) && f.exited() && f.known.After(known) {
+			known = f.known
 		}
 	}
 	grace := gracePeriod(s.pod)
-	if ended.Add(grace).Before(s.since) {
-		ended = s.since
+	if known.Add(grace).Before(s.since) {
+		known = s.since
 	}
-	if ended.After(s.now) {
-		ended = s.now // the clock has been set back
+	if known.After(s.now) {
+		known = s.now // the clock has been set back
 	}
-	return ended.Add(grace)
+	return known.Add(grace)
 }
 
 func gracePeriod(pod *corev1.Pod) time.Duration {

@@ -4,6 +4,7 @@ package pods
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"time"
 
@@ -126,4 +127,46 @@ func TestShorterGraceDuringHook(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestSidecarsAfterAbsence: sidecars have their whole grace period where the agent was away, or
+// could not list containers, when the last main container ended.
+func TestSidecarsAfterAbsence(t *testing.T) {
+	o := memory.Options{Start: func(c runtime.Container) memory.Behaviour {
+		if c.Name == "main" {
+			return memory.Behaviour{ExitAfter: 2 * time.Second}
+		}
+		return memory.Behaviour{TermDelay: 10 * time.Second}
+	}}
+	pod := func(p *corev1.Pod) {
+		sidecars(30, "s1")(p)
+		p.Spec.RestartPolicy = corev1.RestartPolicyNever
+	}
+	t.Run("agent", func(t *testing.T) {
+		inWorld(t, o, func(w *world) {
+			w.create(newPod("a", pod))
+			advance(time.Second)
+			w.stop()
+			advance(30 * time.Second)
+			w.start()
+			advance(20 * time.Second)
+			w.wantStops("stop a/s1#0 30s")
+			w.wantState("a", "s1", "Terminated Completed 0")
+			w.wantPhase("a", corev1.PodSucceeded)
+		})
+	})
+	t.Run("list", func(t *testing.T) {
+		inWorld(t, o, func(w *world) {
+			a := w.awkward(Retention{}, func(*awkward, string) error { return nil })
+			w.create(newPod("a", pod))
+			advance(time.Second)
+			broken := errors.New("runtime is broken")
+			a.list.Store(&broken)
+			advance(29 * time.Second)
+			a.list.Store(nil)
+			advance(40 * time.Second)
+			w.wantState("a", "s1", "Terminated Completed 0")
+			w.wantPhase("a", corev1.PodSucceeded)
+		})
+	})
 }
