@@ -431,19 +431,25 @@ func (s *situation) stopAll(in *intent, by time.Time) {
 	}
 }
 
-// turn lists the running containers that are the next to end: first all but the sidecars, then
-// the sidecars, last to first.
+// turn lists the running containers that are the next to end: all but the sidecars, and the last
+// sidecar once no main container runs. As in the kubelet, sidecars wait neither for ephemeral
+// containers nor for init containers.
 func (s *situation) turn() []*fact {
 	var next []*fact
+	var last *fact
+	mains := false
 	for i := range s.facts {
-		if f := &s.facts[i]; f.running() && f.kind != sidecar {
+		switch f := &s.facts[i]; {
+		case !f.running():
+		case f.kind == sidecar:
+			last = f
+		default:
 			next = append(next, f)
+			mains = mains || f.kind == mainContainer
 		}
 	}
-	for i := len(s.facts) - 1; i >= 0 && len(next) == 0; i-- {
-		if f := &s.facts[i]; f.running() {
-			next = append(next, f)
-		}
+	if last != nil && !mains {
+		next = append(next, last)
 	}
 	return next
 }

@@ -5,6 +5,7 @@ package pods
 import (
 	"context"
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
@@ -168,5 +169,24 @@ func TestSidecarsAfterAbsence(t *testing.T) {
 			w.wantState("a", "s1", "Terminated Completed 0")
 			w.wantPhase("a", corev1.PodSucceeded)
 		})
+	})
+}
+
+// TestSidecarsDoNotWaitForDebuggers: as in the kubelet, sidecars wait for main containers alone.
+func TestSidecarsDoNotWaitForDebuggers(t *testing.T) {
+	o := endingIn(map[string]time.Duration{"main": 5 * time.Second, "s1": 5 * time.Second, "debug": time.Hour})
+	inWorld(t, o, func(w *world) {
+		w.create(newPod("a", func(p *corev1.Pod) {
+			sidecars(30, "s1")(p)
+			p.Spec.EphemeralContainers = []corev1.EphemeralContainer{{EphemeralContainerCommon: corev1.EphemeralContainerCommon(container1("debug"))}}
+		}))
+		advance(time.Second)
+		w.remove("a", 30)
+		advance(40 * time.Second)
+		got := w.stops()
+		slices.Sort(got) // the first two are at the same time
+		if want := []string{"stop a/debug#0 30s", "stop a/main#0 30s", "stop a/s1#0 25s"}; !slices.Equal(got, want) {
+			t.Errorf("stops %q, want %q", got, want)
+		}
 	})
 }
