@@ -33,15 +33,17 @@ func (w *worker) act(s situation, in intent) {
 	for _, st := range in.stop {
 		c := w.container(st.spec.Name)
 		if c.stopCancel != nil {
-			c.stopCancel() // it is stopped again, with a shorter grace
+			c.hurry(st.by)
 			continue
 		}
 		w.stop(c, st)
 	}
 	for _, f := range in.turn {
-		if c := w.container(f.spec.Name); c.turn != nil {
-			close(c.turn)
-			c.turn = nil
+		w.container(f.spec.Name).giveTurn()
+	}
+	for i := range s.facts {
+		if f := &s.facts[i]; !f.running() {
+			w.container(f.spec.Name).giveTurn() // it has ended by itself, and its stop ends too
 		}
 	}
 	if w.kill != nil || in.finished {
@@ -275,11 +277,13 @@ func (w *worker) startedWith(spec *corev1.Container, c *container, next int, del
 	}
 }
 
-// stop runs the container's preStop hook, waits for the container's turn, and stops it.
+// stop runs the container's preStop hook, waits for the container's turn, and stops it. The hook
+// and the wait end at c.stopBy.
 func (w *worker) stop(c *container, st stop) {
 	ctx, cancel := context.WithCancel(w.ctx)
-	turn := make(chan struct{})
-	c.stopCancel, c.stopBy, c.turn = cancel, st.by, turn
+	hctx, late := context.WithCancelCause(ctx)
+	timer, turn := time.AfterFunc(time.Until(st.by), func() { late(context.DeadlineExceeded) }), make(chan struct{})
+	c.stopCancel, c.stopBy, c.stopTimer, c.turn = cancel, st.by, timer, turn
 	ips, id, spec := w.sandbox.ips, st.newest.ID, st.spec
 	if c.told != id {
 		c.told = id
@@ -291,7 +295,6 @@ func (w *worker) stop(c *container, st stop) {
 		c.replaced = id
 	}
 	w.task(func() func() {
-		hctx, done := context.WithDeadline(ctx, st.by)
 		if hook {
 			if err := w.hook(hctx, ips, spec, id, spec.Lifecycle.PreStop); err != nil && ctx.Err() == nil {
 				w.event(spec, corev1.EventTypeWarning, "FailedPreStopHook", err.Error())
@@ -301,18 +304,39 @@ func (w *worker) stop(c *container, st stop) {
 		case <-turn:
 		case <-hctx.Done():
 		}
-		done()
+		timer.Stop()
+		late(nil)
+		return func() { w.terminate(ctx, c, id, spec.Name) }
+	})
+}
+
+// terminate stops the container, whose preStop hook has been run.
+func (w *worker) terminate(ctx context.Context, c *container, id, name string) {
+	c.stopTimer, c.turn = nil, nil
+	by := c.stopBy
+	w.task(func() func() {
 		err := ctx.Err()
 		if err == nil {
-			err = w.r.cfg.Runtime.Stop(ctx, id, max(time.Until(st.by), minGrace))
+			err = w.r.cfg.Runtime.Stop(ctx, id, max(time.Until(by), minGrace))
 		}
 		return func() {
-			cancel()
-			c.stopCancel, c.turn = nil, nil
+			c.stopCancel()
+			c.stopCancel = nil
 			if err != nil && !errors.Is(err, context.Canceled) && !errors.Is(err, runtime.ErrNotFound) {
-				w.log.Warn("cannot stop container, will try again", "container", spec.Name, "err", err)
+				w.log.Warn("cannot stop container, will try again", "container", name, "err", err)
 				c.stopAfter = time.Now().Add(time.Second)
 			}
 		}
 	})
+}
+
+// hurry moves the deadline of the container's stop forward. If the runtime is stopping the
+// container already, the container is stopped again.
+func (c *container) hurry(by time.Time) {
+	if c.stopTimer == nil {
+		c.stopCancel()
+		return
+	}
+	c.stopBy = by
+	c.stopTimer.Reset(time.Until(by))
 }

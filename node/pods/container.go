@@ -124,6 +124,9 @@ func hostname(pod *corev1.Pod) string {
 func (w *worker) mounts(pod *corev1.Pod, c *corev1.Container, env map[string]string) ([]runtime.Mount, error) {
 	var list []runtime.Mount
 	for _, m := range c.VolumeMounts {
+		if asked := m.RecursiveReadOnly; asked != nil && *asked == corev1.RecursiveReadOnlyEnabled && !w.r.recursive {
+			return nil, fmt.Errorf("volume %q requested recursive read-only mode, but it is not supported by the runtime", m.Name)
+		}
 		sub := m.SubPath
 		if m.SubPathExpr != "" {
 			var err error

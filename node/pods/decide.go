@@ -31,6 +31,8 @@ type fact struct {
 	newest, previous *runtime.ContainerStatus
 	// recalled is whether the newest is known from the status of an earlier run of the agent alone.
 	recalled bool
+	// known is since when it is known that the newest attempt has ended.
+	known time.Time
 
 	starting bool      // a task is starting it, its postStart hook included
 	stopping bool      // a task is stopping it
@@ -223,24 +225,24 @@ func decide(s situation) intent {
 }
 
 // deadline is when the containers are killed that outlive a pod which ends by itself: one grace
-// period after the last main or init container has ended. If that is over before this run of the
-// agent, nobody may have asked them to end.
+// period after the end of the last main or init container was known. If that is over before this
+// run of the agent, nobody may have asked them to end.
 func (s *situation) deadline() time.Time {
-	var ended time.Time
+	var known time.Time
 	for i := range s.facts {
 		f := &s.facts[i]
-		if (f.kind == mainContainer || f.kind == initContainer) && f.exited() && f.newest.EndedAt.After(ended) {
-			ended = f.newest.EndedAt
+		if (f.kind == mainContainer || f.kind == initContainer) && f.exited() && f.known.After(known) {
+			known = f.known
 		}
 	}
 	grace := gracePeriod(s.pod)
-	if ended.Add(grace).Before(s.since) {
-		ended = s.since
+	if known.Add(grace).Before(s.since) {
+		known = s.since
 	}
-	if ended.After(s.now) {
-		ended = s.now // the clock has been set back
+	if known.After(s.now) {
+		known = s.now // the clock has been set back
 	}
-	return ended.Add(grace)
+	return known.Add(grace)
 }
 
 func gracePeriod(pod *corev1.Pod) time.Duration {
@@ -429,19 +431,25 @@ func (s *situation) stopAll(in *intent, by time.Time) {
 	}
 }
 
-// turn lists the running containers that are the next to end: first all but the sidecars, then
-// the sidecars, last to first.
+// turn lists the running containers that are the next to end: all but the sidecars, and the last
+// sidecar once no main container runs. As in the kubelet, sidecars wait neither for ephemeral
+// containers nor for init containers.
 func (s *situation) turn() []*fact {
 	var next []*fact
+	var last *fact
+	mains := false
 	for i := range s.facts {
-		if f := &s.facts[i]; f.running() && f.kind != sidecar {
+		switch f := &s.facts[i]; {
+		case !f.running():
+		case f.kind == sidecar:
+			last = f
+		default:
 			next = append(next, f)
+			mains = mains || f.kind == mainContainer
 		}
 	}
-	for i := len(s.facts) - 1; i >= 0 && len(next) == 0; i-- {
-		if f := &s.facts[i]; f.running() {
-			next = append(next, f)
-		}
+	if last != nil && !mains {
+		next = append(next, last)
 	}
 	return next
 }

@@ -100,7 +100,7 @@ func (w *worker) hook(ctx context.Context, ips []string, spec *corev1.Container,
 		case <-timer.C:
 			return nil
 		case <-ctx.Done():
-			return ctx.Err()
+			return context.Cause(ctx)
 		}
 	}
 	return errors.New("lifecycle hook has no action that this node supports")

@@ -34,11 +34,16 @@ type container struct {
 	startCancel context.CancelFunc // not nil while being started
 	stopCancel  context.CancelFunc // not nil while being stopped
 	stopBy      time.Time
+	stopTimer   *time.Timer   // ends the preStop hook and the wait for the turn at stopBy; nil if they are over
 	turn        chan struct{} // closed when the container that is being stopped may get SIGTERM; nil if it is
 	stopAfter   time.Time     // a failed stop is not tried again before this time
 	hooked      string        // the attempt whose preStop hook has been run
 	told        string        // the attempt of the last Killing event
 	replaced    string        // the attempt that was stopped for another to follow
+
+	// ended is when this run of the agent first saw that attempt endedAttempt has ended.
+	ended        time.Time
+	endedAttempt int
 
 	delay     time.Duration // of the next restart
 	backedOff int           // the attempt of the last BackOff event
@@ -60,10 +65,30 @@ type container struct {
 func (w *worker) container(name string) *container {
 	c := w.containers[name]
 	if c == nil {
-		c = &container{backedOff: -1}
+		c = &container{backedOff: -1, endedAttempt: -1}
 		w.containers[name] = c
 	}
 	return c
+}
+
+// knownEnd is since when it is known that the attempt has ended: since its end if an earlier run of
+// the agent has recorded that, and else since this run first saw it.
+func (c *container) knownEnd(now time.Time, a *runtime.ContainerStatus) time.Time {
+	if b := c.before; b != nil && b.State.Terminated != nil && int(b.RestartCount) == a.Attempt {
+		return a.EndedAt
+	}
+	if c.endedAttempt != a.Attempt {
+		c.ended, c.endedAttempt = now, a.Attempt
+	}
+	return c.ended
+}
+
+// giveTurn lets the container, if it is being stopped, get SIGTERM.
+func (c *container) giveTurn() {
+	if c.turn != nil {
+		close(c.turn)
+		c.turn = nil
+	}
 }
 
 func (c *container) unprobe() {
@@ -130,6 +155,9 @@ func (w *worker) fact(now time.Time, spec *corev1.Container, k kind, list []*run
 	}
 	if !f.running() {
 		c.unprobe()
+		if f.exited() {
+			f.known = c.knownEnd(now, f.newest)
+		}
 		f.replaced = f.exited() && f.newest.ID != "" && c.replaced == f.newest.ID
 		if f.exited() && (f.newest.StartedAt.IsZero() || f.newest.EndedAt.Sub(f.newest.StartedAt) < w.r.cfg.CrashReset) {
 			f.delay = c.delay

@@ -81,6 +81,9 @@ func (w *worker) recover(traced bool) {
 			c.lost = lostAttempt(w.id, cs)
 			if c.recalled = c.lost; c.lost != nil {
 				c.lost.Rebooted = !traced
+				if cs.State.Waiting != nil {
+					c.replaced = c.lost.ID // it was to run again
+				}
 			}
 		}
 	}

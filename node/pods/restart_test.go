@@ -273,3 +273,52 @@ func TestLostInitContainers(t *testing.T) {
 		w.wantPhase("a", corev1.PodRunning)
 	})
 }
+
+// TestRestartBeforeReplacement: a container that ended with 0 to be replaced by another attempt is
+// replaced by the next run of the agent.
+func TestRestartBeforeReplacement(t *testing.T) {
+	for name, tt := range map[string]struct {
+		policy corev1.RestartPolicy
+		end    func(w *world)
+	}{
+		"probe": {corev1.RestartPolicyOnFailure, func(w *world) {
+			for range 200 {
+				if advance(time.Second); state(w.pod("a"), "main") == "Waiting CrashLoopBackOff" {
+					return
+				}
+			}
+			w.t.Fatal("it was not backed off")
+		}},
+		"image": {corev1.RestartPolicyNever, func(w *world) {
+			for _, image := range []string{"busybox:2", "busybox:3"} { // the second is backed off
+				advance(time.Second)
+				w.update("a", func(p *corev1.Pod) { p.Spec.Containers[0].Image = image })
+			}
+			advance(time.Second)
+			w.wantState("a", "main", "Waiting CrashLoopBackOff")
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := memory.Options{Exec: func(context.Context, runtime.Container, []string, runtime.Stdio) (int, error) { return 1, nil }}
+			inWorld(t, o, func(w *world) {
+				w.create(newPod("a", func(p *corev1.Pod) {
+					p.Spec.RestartPolicy = tt.policy
+					if name == "probe" {
+						p.Spec.Containers[0].LivenessProbe = &corev1.Probe{
+							ProbeHandler:        corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"x"}}},
+							InitialDelaySeconds: 2, FailureThreshold: 1,
+						}
+					}
+				}))
+				tt.end(w)
+				before := len(w.rt.Calls())
+				w.restart()
+				advance(10 * time.Minute)
+				w.wantPhase("a", corev1.PodRunning)
+				if after := len(w.rt.Calls()); after == before {
+					t.Errorf("it was not started again: %q", w.rt.Calls())
+				}
+			})
+		})
+	}
+}

@@ -116,6 +116,7 @@ type Runner struct {
 
 	// Owned by Run.
 	runtimeName string
+	recursive   bool                     // runtime.Info.RecursiveReadOnly
 	patience    time.Time                // the end of Config.Patience
 	known       map[types.UID]checkpoint // read at the start, until the worker is made
 	held        map[types.UID]bool       // wait for an older pod of their name
@@ -266,6 +267,7 @@ func (r *Runner) begin(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("ask runtime what it is: %w", err)
 	}
+	r.recursive = info.RecursiveReadOnly
 	r.runtimeName, r.patience = info.Name, time.Now().Add(r.cfg.Patience)
 	return r.recall(ctx)
 }

@@ -31,6 +31,7 @@ const (
 // surroundings are the facts of a status that are not about containers.
 type surroundings struct {
 	runtimeName     string
+	recursive       bool // runtime.Info.RecursiveReadOnly
 	podIPs, hostIPs []string
 	// prepared is whether volumes and sandbox exist, as checked by this run of the agent
 	// or, before that, by an earlier one.
@@ -75,7 +76,7 @@ func statusOf(s situation, in intent, base *corev1.PodStatus, around surrounding
 		}
 		cs := containerStatus(&s.facts[i], s, in, around)
 		if withMounts {
-			cs.VolumeMounts = mountStatuses(s.facts[i].spec)
+			cs.VolumeMounts = mountStatuses(s.facts[i].spec, around.recursive)
 		}
 		if terminal(st.Phase) && in.initialized && cs.State.Terminated == nil && s.facts[i].kind != ephemeral {
 			cs.State = lostState("The container could not be located when the pod was terminated")
@@ -203,16 +204,17 @@ func containerStatus(f *fact, s situation, in intent, around surroundings) corev
 	return cs
 }
 
-// mountStatuses lists the mounts of a container.
-func mountStatuses(spec *corev1.Container) []corev1.VolumeMountStatus {
+// mountStatuses lists the mounts of a container. recursive is whether the mounts below a read-only
+// one are, too.
+func mountStatuses(spec *corev1.Container, recursive bool) []corev1.VolumeMountStatus {
+	mode := corev1.RecursiveReadOnlyDisabled
+	if recursive {
+		mode = corev1.RecursiveReadOnlyEnabled
+	}
 	var list []corev1.VolumeMountStatus
 	for _, m := range spec.VolumeMounts {
 		st := corev1.VolumeMountStatus{Name: m.Name, MountPath: m.MountPath, ReadOnly: m.ReadOnly}
 		if m.ReadOnly {
-			mode := corev1.RecursiveReadOnlyDisabled
-			if asked := m.RecursiveReadOnly; asked != nil && *asked != corev1.RecursiveReadOnlyDisabled {
-				mode = corev1.RecursiveReadOnlyEnabled
-			}
 			st.RecursiveReadOnly = &mode
 		}
 		list = append(list, st)

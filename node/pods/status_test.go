@@ -3,6 +3,7 @@ package pods
 // Tests of what a status has.
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -47,31 +48,74 @@ func TestReadyToStartContainers(t *testing.T) {
 	})
 }
 
-// TestVolumeMountsInStatus: a status has the mounts of each container, also before it runs.
+// A shallow runtime cannot make the mounts below a read-only one read-only.
+type shallow struct{ *memory.Runtime }
+
+func (s shallow) Info(ctx context.Context) (runtime.Info, error) {
+	info, err := s.Runtime.Info(ctx)
+	info.RecursiveReadOnly = false
+	return info, err
+}
+
+// TestVolumeMountsInStatus: a status has the mounts of each container, also before it runs, and says
+// of read-only ones what they are and not what was asked for.
 func TestVolumeMountsInStatus(t *testing.T) {
 	mounts := []corev1.VolumeMount{
 		{Name: "v", MountPath: "/rw"},
 		{Name: "v", MountPath: "/ro", ReadOnly: true},
 		{Name: "v", MountPath: "/rro", ReadOnly: true, RecursiveReadOnly: ptr.To(corev1.RecursiveReadOnlyIfPossible)},
 	}
-	want := []corev1.VolumeMountStatus{
-		{Name: "v", MountPath: "/rw"},
-		{Name: "v", MountPath: "/ro", ReadOnly: true, RecursiveReadOnly: ptr.To(corev1.RecursiveReadOnlyDisabled)},
-		{Name: "v", MountPath: "/rro", ReadOnly: true, RecursiveReadOnly: ptr.To(corev1.RecursiveReadOnlyEnabled)},
-	}
-	inWorld(t, memory.Options{}, func(w *world) {
-		w.create(newPod("a", func(p *corev1.Pod) {
-			withInit("i1")(p)
-			p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}
-			p.Spec.Containers[0].VolumeMounts, p.Spec.InitContainers[0].VolumeMounts = mounts, mounts
-		}))
-		st := w.pod("a").Status
-		for _, cs := range []corev1.ContainerStatus{st.InitContainerStatuses[0], st.ContainerStatuses[0]} {
-			if !equality.Semantic.DeepEqual(cs.VolumeMounts, want) {
-				t.Errorf("container %s: %+v", cs.Name, cs.VolumeMounts)
+	for mode, recursive := range map[corev1.RecursiveReadOnlyMode]bool{corev1.RecursiveReadOnlyEnabled: true, corev1.RecursiveReadOnlyDisabled: false} {
+		t.Run(string(mode), func(t *testing.T) {
+			want := []corev1.VolumeMountStatus{
+				{Name: "v", MountPath: "/rw"},
+				{Name: "v", MountPath: "/ro", ReadOnly: true, RecursiveReadOnly: &mode},
+				{Name: "v", MountPath: "/rro", ReadOnly: true, RecursiveReadOnly: &mode},
 			}
-		}
-	})
+			inWorld(t, memory.Options{}, func(w *world) {
+				if !recursive {
+					w.stop()
+					w.cfg.Runtime = shallow{w.rt}
+					w.start()
+				}
+				w.create(newPod("a", func(p *corev1.Pod) {
+					withInit("i1")(p)
+					p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}
+					p.Spec.Containers[0].VolumeMounts, p.Spec.InitContainers[0].VolumeMounts = mounts, mounts
+				}))
+				st := w.pod("a").Status
+				for _, cs := range []corev1.ContainerStatus{st.InitContainerStatuses[0], st.ContainerStatuses[0]} {
+					if !equality.Semantic.DeepEqual(cs.VolumeMounts, want) {
+						t.Errorf("container %s: %+v", cs.Name, cs.VolumeMounts)
+					}
+				}
+			})
+		})
+	}
+}
+
+// TestRecursiveReadOnlyEnabled: a container that needs it does not start where it cannot be had.
+func TestRecursiveReadOnlyEnabled(t *testing.T) {
+	for want, recursive := range map[string]bool{"Running": true, "Waiting CreateContainerConfigError": false} {
+		inWorld(t, memory.Options{}, func(w *world) {
+			if !recursive {
+				w.stop()
+				w.cfg.Runtime = shallow{w.rt}
+				w.start()
+			}
+			w.create(newPod("a", func(p *corev1.Pod) {
+				p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}
+				p.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{
+					{Name: "v", MountPath: "/rro", ReadOnly: true, RecursiveReadOnly: ptr.To(corev1.RecursiveReadOnlyEnabled)},
+				}
+			}))
+			advance(time.Second)
+			w.wantState("a", "main", want)
+			if !recursive {
+				w.wantEvent(`Error: volume "v" requested recursive read-only mode, but it is not supported by the runtime`)
+			}
+		})
+	}
 }
 
 // TestManyMountsInStatus: a status has no mounts where they would take too much of what an object may

@@ -376,7 +376,7 @@ func (w *worker) report(s situation, in intent) {
 func (w *worker) surroundings() surroundings {
 	host := w.r.cfg.HostIPs()
 	a := surroundings{
-		runtimeName: w.r.runtimeName, hostIPs: host, podIPs: w.sandbox.ips,
+		runtimeName: w.r.runtimeName, recursive: w.r.recursive, hostIPs: host, podIPs: w.sandbox.ips,
 		prepared: w.sandbox.done, ipsKnown: w.sandbox.done, conditions: w.api.Conditions,
 	}
 	if c := conditionOf(w.status.Conditions, corev1.PodReadyToStartContainers); c != nil && !w.sandbox.tried {

@@ -119,6 +119,8 @@ func (t Target) http(ctx context.Context, a *corev1.HTTPGetAction) (verdict, err
 	}
 	status, body, err := Get(ctx, a, t)
 	switch {
+	case err != nil && status != 0:
+		return verdict{}, err
 	case err != nil:
 		return verdict{output: err.Error()}, nil
 	case status < 200 || status >= 400:

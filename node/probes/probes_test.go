@@ -1,6 +1,7 @@
 package probes
 
 import (
+	"bufio"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -142,6 +143,44 @@ func TestReports(t *testing.T) {
 					t.Errorf("report %+v, want %s", r, tt.want)
 				}
 				return false
+			})
+		})
+	}
+}
+
+// TestBrokenBody: an answer whose body cannot be read is no verdict, whatever its status is.
+func TestBrokenBody(t *testing.T) {
+	for name, answer := range map[string]string{
+		"breaks": "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nno",
+		"failed": "HTTP/1.1 500 Internal Server Error\r\nContent-Length: 9\r\n\r\nno",
+		"hangs":  "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nno",
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				tried := 0
+				pod := target("")
+				pod.Dial = func(ctx context.Context, _ uint16) (net.Conn, error) {
+					tried++
+					ours, theirs := net.Pipe()
+					go func() {
+						defer theirs.Close()
+						if _, err := http.ReadRequest(bufio.NewReader(theirs)); err != nil {
+							t.Error(err)
+						}
+						_, _ = io.WriteString(theirs, answer)
+						if name == "hangs" {
+							_, _ = io.Copy(io.Discard, theirs)
+						}
+					}()
+					return ours, nil
+				}
+				p := &corev1.Probe{FailureThreshold: 1, ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Port: intstr.FromInt32(80)}}}
+				Run(t.Context(), p, pod, time.Now(), nil, func(r Report) bool {
+					if !r.Errored || r.Failed || r.Changed || r.Output == "" || tried != tries {
+						t.Errorf("report %+v after %d tries", r, tried)
+					}
+					return false
+				})
 			})
 		})
 	}

@@ -57,6 +57,8 @@ type Info struct {
 	Name, Version string
 	// Dir is where it keeps images and containers. Empty means unknown.
 	Dir string
+	// RecursiveReadOnly is whether a read-only mount makes the mounts below it read-only, too.
+	RecursiveReadOnly bool
 }
 
 // A Sandbox is what the containers of a pod share.
@@ -94,7 +96,7 @@ type Mount struct {
 	// during the mount.
 	SubPath       string
 	ContainerPath string // absolute
-	ReadOnly      bool
+	ReadOnly      bool   // see Info.RecursiveReadOnly for the mounts below
 	// Optional mounts are left out if they cannot be made. Start fails if another mount
 	// cannot be made.
 	Optional bool

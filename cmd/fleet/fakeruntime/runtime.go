@@ -50,7 +50,7 @@ func New(node string) *Runtime {
 
 // Info implements runtime.Runtime.
 func (r *Runtime) Info(context.Context) (runtime.Info, error) {
-	return runtime.Info{Name: "fake", Version: "1"}, nil
+	return runtime.Info{Name: "fake", Version: "1", RecursiveReadOnly: true}, nil
 }
 
 // start writes the log of a container and says when it ends.

@@ -158,7 +158,7 @@ func (r *Runtime) Reboot() {
 
 // Info implements runtime.Runtime.
 func (r *Runtime) Info(context.Context) (runtime.Info, error) {
-	return runtime.Info{Name: "memory", Version: "1"}, nil
+	return runtime.Info{Name: "memory", Version: "1", RecursiveReadOnly: true}, nil
 }
 
 // Healthy implements runtime.Runtime.

@@ -209,6 +209,23 @@ func TestMounts(t *testing.T) {
 	})
 }
 
+// TestReadOnlyMountsBelow: a read-only mount does with those below it what Info says.
+func TestReadOnlyMountsBelow(t *testing.T) {
+	if below, err := mountinfo.Mounted("/dev/shm"); err != nil || !below {
+		t.Skip("/dev/shm is not mounted here")
+	}
+	withNamespaces(t, func(t *testing.T, iso Isolation) {
+		g := newRig(t, Config{Isolation: iso})
+		c := g.container("c", "echo x 2>&1 >/data/shm/hawser-test && rm /data/shm/hawser-test && echo written; true")
+		c.Mounts = []runtime.Mount{{HostPath: "/dev", ContainerPath: "/data", ReadOnly: true}}
+		info, err := g.Info(g.ctx)
+		got := g.output(c)
+		if refused := strings.Contains(got, "Read-only file system"); err != nil || refused != info.RecursiveReadOnly || !refused && got != "written\n" {
+			t.Errorf("info %+v, %v; got %q", info, err, got)
+		}
+	})
+}
+
 // Without namespaces a volume cannot be mounted, and the error says what is missing.
 func TestMountsWithoutNamespaces(t *testing.T) {
 	g := newRig(t, Config{Isolation: None})

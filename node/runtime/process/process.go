@@ -269,7 +269,7 @@ func (r *Runtime) spawn(f func()) bool {
 
 // Info returns the runtime's name, version and directory.
 func (r *Runtime) Info(context.Context) (runtime.Info, error) {
-	return runtime.Info{Name: "process", Version: r.cfg.Version, Dir: r.cfg.DataDir}, nil
+	return runtime.Info{Name: "process", Version: r.cfg.Version, Dir: r.cfg.DataDir, RecursiveReadOnly: restrictsAll()}, nil
 }
 
 // Healthy returns nil while Run runs and the data directory can be written, or is full: that is

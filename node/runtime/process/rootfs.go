@@ -307,8 +307,14 @@ func bind(from, to string, recursive bool) error {
 	return unix.Mount(from, to, "", flags, "")
 }
 
-// restrict sets restricting attributes of a mount, and with all those of mounts below it:
-// MOUNT_ATTR_RDONLY, MOUNT_ATTR_NODEV.
+// restrictsAll reports whether restrict can reach the mounts below another: Linux before 5.12 does
+// not know the system call, and others refuse a flag that does not exist.
+func restrictsAll() bool {
+	return !errors.Is(unix.MountSetattr(-1, "", ^uint(0), &unix.MountAttr{}), unix.ENOSYS)
+}
+
+// restrict sets restricting attributes of a mount, and with all those of mounts below it if
+// restrictsAll: MOUNT_ATTR_RDONLY, MOUNT_ATTR_NODEV.
 func restrict(target string, all bool, attrs uint64) error {
 	if attrs == 0 {
 		return nil
