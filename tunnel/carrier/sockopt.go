@@ -104,11 +104,10 @@ func DropUnsent(c net.Conn) {
 func QuickAck(c net.Conn) { onTCP(c, func(fd int) { setTCP(fd, unix.TCP_QUICKACK, 1) }) }
 
 // Acknowledges says whether the peer of the TCP connection that c is or wraps has
-// acknowledged something within d, or within the time that the path takes for that now: then
-// it works, even if it is slow. False if that is unknown.
+// acknowledged something within d: then it works, even if it is slow. False if that is unknown.
 func Acknowledges(c net.Conn, d time.Duration) bool {
 	tcp := infoOf(c)
-	return tcp != nil && milliseconds(tcp.Last_ack_recv) < max(d, ackTime(tcp))
+	return tcp != nil && milliseconds(tcp.Last_ack_recv) < d
 }
 
 // Delivered says whether the peer's system has acknowledged everything that was written to
@@ -127,21 +126,31 @@ func Undelivered(c net.Conn) bool {
 	return tcp != nil && tcp.Retransmits > 0 && tcp.Bytes_sent > tcp.Bytes_retrans+tcp.Bytes_acked
 }
 
-// Stuck says whether sent data is unacknowledged and no acknowledgement was received for d, nor
-// for the time that the path takes for that now: then it does not work. False if that is unknown.
+// Stuck says whether sent data is unacknowledged and no acknowledgement was received for d: then it
+// does not work, if d is no less than AckTime. False if that is unknown.
 func Stuck(c net.Conn, d time.Duration) bool {
 	tcp := infoOf(c)
-	return tcp != nil && tcp.Unacked > 0 && milliseconds(tcp.Last_ack_recv) >= max(d, ackTime(tcp))
+	return tcp != nil && tcp.Unacked > 0 && milliseconds(tcp.Last_ack_recv) >= d
 }
 
 // RoundTrip is the smoothed round trip of the TCP connection that c is or wraps, with the queues in
-// front of the path (RFC 6298); zero if that is unknown.
-func RoundTrip(c net.Conn) time.Duration {
+// front of the path (RFC 6298), and the shortest of the last five minutes; zero if that is unknown.
+func RoundTrip(c net.Conn) (smoothed, shortest time.Duration) {
+	tcp := infoOf(c)
+	if tcp == nil {
+		return 0, 0
+	}
+	return microseconds(tcp.Rtt), microseconds(tcp.Min_rtt)
+}
+
+// AckTime is how long an acknowledgement of data that is sent on the TCP connection that c is or
+// wraps may take from then on; zero if that is unknown.
+func AckTime(c net.Conn) time.Duration {
 	tcp := infoOf(c)
 	if tcp == nil {
 		return 0
 	}
-	return microseconds(tcp.Rtt)
+	return ackTime(tcp)
 }
 
 // ackTime is how long an acknowledgement may take after a segment was lost: until it is sent again

@@ -53,6 +53,7 @@ type conn struct {
 	streamDone     []uint64 // ids of streams to send STREAM_DONE for
 	control        connControl
 	inFlight       int // bytes sent and not acknowledged
+	bulkInFlight   int // of them, of bulk
 	trusted        int // of bulk, how many may be in flight if it is the first; 0: as many as the socket takes
 	pace           pace
 

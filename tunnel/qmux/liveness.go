@@ -156,7 +156,7 @@ func (s *Session) keepaliveLocked(c *conn, now time.Time, late bool) {
 		s.scheduleLocked(now.Add(wait))
 	case now.Before(dead):
 		s.scheduleLocked(dead)
-	case now.Before(due.Add(s.keepalive.slowTimeout())) && carrier.Acknowledges(c.tls, now.Sub(c.probedAt)):
+	case now.Before(due.Add(s.keepalive.slowTimeout())) && carrier.Acknowledges(c.tls, max(now.Sub(c.probedAt), carrier.AckTime(c.tls))):
 		ask, c.probedAt = true, now
 		s.scheduleLocked(now.Add(wait))
 	default:
@@ -216,8 +216,8 @@ func (s *Session) probeLocked(c *conn, now time.Time) {
 	c.pingLocked()
 }
 
-// checkLocked doubts a connection on which data is not acknowledged in time, unless TCP
-// acknowledges it: then the path is slow, or the peer. Where TCP has delivered everything
+// checkLocked doubts a connection on which data is not acknowledged in time, which is also the time
+// that TCP has measured, unless TCP acknowledges it: then the path is slow, or the peer. Where TCP has delivered everything
 // and says nothing more, it has a ping to acknowledge. The longer this goes on the more
 // seldom that is: a slow peer has enough to do.
 func (s *Session) checkLocked(c *conn, now time.Time) {
@@ -226,23 +226,27 @@ func (s *Session) checkLocked(c *conn, now time.Time) {
 	if !c.slowSince.IsZero() {
 		timeout = max(timeout, now.Sub(c.slowSince)/2)
 	}
-	since := c.owedSince
+	since, owes := c.owedSince, true
 	switch {
 	case !c.owedSince.IsZero() && (c.inFlight > 0 || c.pingNumber != 0):
 	case c.writing: // a write is blocked, though nothing may be in flight
 		if since = c.lastSent; c.lastReceived.After(since) {
 			since = c.lastReceived
 		}
-	default:
-		if now.Sub(c.lastSent) < timeout {
-			s.scheduleLocked(c.lastSent.Add(timeout))
-		} else if s.dial != nil && now.Sub(c.lastSent) < 4*timeout && carrier.Stuck(c.tls, timeout) {
-			s.doubtLocked(c)
-		}
-		return
+	default: // only TCP has something to acknowledge, if any
+		since, owes = c.lastSent, false
+	}
+	if now.Sub(since) >= timeout {
+		timeout = max(timeout, carrier.AckTime(c.tls))
 	}
 	if left := timeout - now.Sub(since); left > 0 {
 		s.scheduleLocked(now.Add(left))
+		return
+	}
+	if !owes {
+		if s.dial != nil && now.Sub(since) < 4*timeout && carrier.Stuck(c.tls, timeout) {
+			s.doubtLocked(c)
+		}
 		return
 	}
 	works := carrier.Acknowledges(c.tls, timeout)

@@ -29,7 +29,7 @@ const (
 	sweepInterval = 2 * time.Second
 	keepConnBytes = 16 << 10
 	// After a loss minTrusted bytes of bulk may be in flight on the first connection, and more with
-	// acknowledgements that TCP has within maxTrustedRTT. From maxTrusted on there is no such bound.
+	// acknowledgements that TCP has without a queue (queued). From maxTrusted on there is no such bound.
 	minTrusted    = 16 << 10
 	maxTrusted    = 512 << 10
 	maxTrustedRTT = time.Second
@@ -137,7 +137,7 @@ func (c *conn) delaysBulkLocked() bool {
 // of it would delay small data.
 func (c *conn) holdsBulkLocked() bool {
 	adding := !c.s.paths.addingUntil.IsZero() && c.inFlight >= c.s.firstTakesLocked()
-	return (adding || c.trusted > 0 && c.inFlight >= c.trusted) && c == c.s.firstLocked()
+	return (adding || c.trusted > 0 && c.bulkInFlight >= c.trusted) && c == c.s.firstLocked()
 }
 
 // distrustLocked has little bulk be in flight on c: another connection of the session has fallen
@@ -147,12 +147,22 @@ func (c *conn) distrustLocked() { c.trusted = minTrusted }
 // trustLocked lets more be in flight, as in slow start (RFC 5681), after n bytes have been
 // acknowledged without a queue in front of the path.
 func (c *conn) trustLocked(n int) {
-	if c.trusted == 0 || carrier.RoundTrip(c.tls) > min(c.s.keepalive.usualRTT+maxQueueDelay, maxTrustedRTT) {
+	if c.trusted == 0 {
+		return
+	}
+	if now, shortest := carrier.RoundTrip(c.tls); queued(now, shortest, c.s.keepalive.usualRTT) {
 		return
 	}
 	if c.trusted += n; c.trusted >= maxTrusted {
 		c.trusted = 0
 	}
+}
+
+// queued says whether a round trip of TCP's has a queue in it: it is longer than TCP's shortest,
+// which a long path has, too, and than the session's usual one, which follows queues up to
+// maxTrustedRTT.
+func queued(now, shortest, usual time.Duration) bool {
+	return now > shortest+maxQueueDelay && now > min(usual+maxQueueDelay, maxTrustedRTT)
 }
 
 // pickConnLocked is the connection beside the first with the fewest owners. It is nil if

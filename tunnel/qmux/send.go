@@ -53,6 +53,15 @@ func (g *segment) end() uint64 { return g.offset + uint64(g.to-g.from) }
 type run struct {
 	c        *conn
 	from, to uint64
+	bulk     bool
+}
+
+// ackedLocked notes that n bytes of it are in flight no more.
+func (r *run) ackedLocked(n int) {
+	if r.bulk {
+		r.c.bulkInFlight -= n
+	}
+	r.c.ackedLocked(n)
 }
 
 func (o *sending) unsent() int { return int(o.end - o.next) }
@@ -271,7 +280,7 @@ func (st *stream) discardLocked() {
 	}
 	o.segments = nil
 	for _, r := range o.runs {
-		r.c.ackedLocked(int(r.to - r.from))
+		r.ackedLocked(int(r.to - r.from))
 	}
 	o.runs = nil
 	o.base, o.next, o.end = o.high, o.high, o.high
@@ -315,7 +324,7 @@ func (st *stream) piecesLocked(list []segment, n int) []segment {
 }
 
 // sentLocked notes that c sends the next n bytes, and whether FIN goes with them.
-func (st *stream) sentLocked(c *conn, n int) (fin bool) {
+func (st *stream) sentLocked(c *conn, n int, bulk bool) (fin bool) {
 	o := &st.out
 	from := o.next
 	o.next += uint64(n)
@@ -326,10 +335,13 @@ func (st *stream) sentLocked(c *conn, n int) (fin bool) {
 	}
 	if st.s.extended && n > 0 {
 		c.inFlight += n
-		if last := len(o.runs) - 1; last >= 0 && o.runs[last].c == c && o.runs[last].to == from {
+		if bulk {
+			c.bulkInFlight += n
+		}
+		if last := len(o.runs) - 1; last >= 0 && o.runs[last].c == c && o.runs[last].bulk == bulk && o.runs[last].to == from {
 			o.runs[last].to = o.next
 		} else {
-			o.runs = append(o.runs, run{c: c, from: from, to: o.next})
+			o.runs = append(o.runs, run{c: c, from: from, to: o.next, bulk: bulk})
 		}
 	}
 	if o.waiting && o.unsent() < turnSize {
@@ -389,7 +401,7 @@ func (st *stream) trimLocked() {
 	for k < len(o.runs) && o.runs[k].from < o.base {
 		r := &o.runs[k]
 		done := min(o.base, r.to)
-		r.c.ackedLocked(int(done - r.from))
+		r.ackedLocked(int(done - r.from))
 		r.c.trustLocked(int(done - r.from))
 		if r.from = done; done < r.to {
 			break
@@ -410,7 +422,7 @@ func (st *stream) lostLocked(c *conn) {
 			continue
 		}
 		for _, r := range o.runs[i:] {
-			r.c.ackedLocked(int(r.to - r.from))
+			r.ackedLocked(int(r.to - r.from))
 		}
 		from := o.runs[i].from
 		o.runs = o.runs[:i]

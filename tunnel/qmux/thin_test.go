@@ -5,6 +5,7 @@ package qmux
 import (
 	"io"
 	"net"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -182,4 +183,58 @@ func TestShortPathHoldsBulk(t *testing.T) {
 		d.mu.Unlock()
 		n.close(t, d, a)
 	})
+}
+
+// TestSmallDataHoldsNoBulk: small data is sent without a bound, and where it never stops bulk
+// would wait for ever.
+func TestSmallDataHoldsNoBulk(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork(tunnel.Options{})
+		d, a := n.pair(t, tunnel.Options{})
+		var small []tunnel.Stream
+		for range minTrusted / smallWrite {
+			st, _ := opened(t, d, a)
+			small = append(small, st)
+		}
+		bulk, _ := opened(t, d, a)
+		time.Sleep(2 * ackDelay) // the bubble's clock
+		n.set(func() { n.near[0].StallReads(true) })
+		d.mu.Lock()
+		d.conns[0].trusted = minTrusted
+		d.mu.Unlock()
+		for _, st := range small {
+			says(t, st, strings.Repeat("x", smallWrite))
+			synctest.Wait()
+		}
+		says(t, bulk, strings.Repeat("x", minTrusted))
+		synctest.Wait()
+		d.mu.Lock()
+		if got := bulk.(*stream).sendable(); got != 0 {
+			t.Errorf("%d bytes of bulk are held, and no bulk is in flight", got)
+		}
+		d.mu.Unlock()
+		n.close(t, d, a)
+	})
+}
+
+// TestQueued: a round trip has a queue in it if it is longer than the path's, however long that is.
+func TestQueued(t *testing.T) {
+	const ms = time.Millisecond
+	for _, c := range []struct {
+		name                 string
+		now, shortest, usual time.Duration
+		want                 bool
+	}{
+		{"short path", 20 * ms, 20 * ms, 20 * ms, false},
+		{"short path, with a queue", 2000 * ms, 20 * ms, 20 * ms, true},
+		{"usual round trip has followed the queue", 2000 * ms, 20 * ms, 1900 * ms, true},
+		{"the path has become longer", 500 * ms, 20 * ms, 400 * ms, false},
+		{"long path", 1210 * ms, 1200 * ms, 1200 * ms, false},
+		{"long path, with a queue", 3000 * ms, 1200 * ms, 1200 * ms, true},
+		{"nothing is known", 0, 0, 0, false},
+	} {
+		if got := queued(c.now, c.shortest, c.usual); got != c.want {
+			t.Errorf("%s: queued %v", c.name, got)
+		}
+	}
 }

@@ -304,7 +304,7 @@ func (c *conn) takeSmallLocked(t *turn, st *stream) {
 	n, offset := st.sendable(), st.out.next
 	var few [4]segment
 	pieces := st.piecesLocked(few[:0], n)
-	fin := st.sentLocked(c, n)
+	fin := st.sentLocked(c, n, false)
 	t.size += len(appendStreamHead(t.tail(), st.id, offset, n, fin))
 	for i := range pieces {
 		t.add(pieces[i].b.buf[pieces[i].from:pieces[i].to])
@@ -325,7 +325,7 @@ func (c *conn) takeBulkLocked(t *turn, st *stream) {
 	for i := range t.pieces {
 		t.pieces[i].b.refs.Add(1)
 	}
-	t.fin = st.sentLocked(c, t.bytes)
+	t.fin = st.sentLocked(c, t.bytes, true)
 	st.out.beingWritten = true
 	c.s.noteSentLocked(st, t.bytes)
 }
