@@ -143,7 +143,7 @@ func TestStreamTooMany(t *testing.T) {
 // TestForwardTooMany: connections beyond the bound of a request fail, and later ones do not; what
 // is sent on a stream that takes nothing ends the connection.
 func TestForwardTooMany(t *testing.T) {
-	g := newRig(t, func(c *Config) { c.StreamCreationTimeout = time.Second })
+	g := newRig(t)
 	port := strconv.Itoa(g.echo())
 	conn := g.connection("/portForward/default/p", nil, "portforward.k8s.io")
 	pair := func(id int) (errs, data httpstream.Stream) {
