@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"net/url"
+	"regexp"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -126,7 +127,7 @@ func TestProxyAnswers(t *testing.T) {
 		"hesitates for ever": {lock: &lock{reply: strings.Repeat("HTTP/1.1 103 Early Hints\r\n\r\n", 10)}, want: "more than 5 interim responses"},
 		"switches":           {lock: &lock{reply: "HTTP/1.1 101 Switching Protocols\r\n\r\n"}, want: `answers "101 Switching Protocols"`},
 		"hangs up":           {lock: &lock{reply: "HTTP/1.1 200 OK\r\n"}, want: "hung up"},
-		"says nothing":       {lock: &lock{reply: "silence"}, want: "it takes connections and does not answer CONNECT hub:6443 within 2s"},
+		"says nothing":       {lock: &lock{reply: "silence"}, want: "it takes connections and does not answer CONNECT hub:6443 within "},
 		"names schemes":      {lock: &lock{auth: "u:p"}, refusal: true, want: "(it takes Basic; HTTPS_PROXY has no user)"},
 		"has a user":         {lock: &lock{auth: "u:p"}, user: url.UserPassword("u", "sesame"), refusal: true, want: "(it takes Basic; HTTPS_PROXY has a user)"},
 		"takes no Basic":     {lock: &lock{reply: "HTTP/1.1 407 No\r\nProxy-Authenticate: Negotiate\r\nProxy-Authenticate: NTLM, Digest realm=\"x\", qop=\"auth\"\r\n\r\n"}, refusal: true, want: "(it takes Negotiate, NTLM, Digest; HTTPS_PROXY has no user)): this agent can send Basic credentials alone"},
@@ -151,6 +152,8 @@ func TestProxyAnswers(t *testing.T) {
 				t.Errorf("got %v, want %q", err, tt.want)
 			case errors.As(err, &r) != tt.refusal:
 				t.Errorf("a refusal: %v", err)
+			case name == "says nothing" && !regexp.MustCompile(` within [2-9]s: `).MatchString(err.Error()): // it is told later on a busy machine
+				t.Errorf("the time is not told: %v", err)
 			case strings.Contains(err.Error(), "sesame"):
 				t.Errorf("the password is told: %v", err)
 			}
