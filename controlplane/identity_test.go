@@ -27,6 +27,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
@@ -91,6 +92,32 @@ func (c *cluster) out(step string, client kubernetes.Interface, node string) {
 	}
 }
 
+// flows waits until a watch tells something: one that is open so far may be about to end.
+func (c *cluster) flows(w watch.Interface) {
+	c.t.Helper()
+	select {
+	case _, open := <-w.ResultChan():
+		if !open {
+			c.t.Fatal("the watch has ended")
+		}
+	case <-time.After(patience):
+		c.t.Fatal("the watch tells nothing")
+	}
+}
+
+// onNode binds a new pod to a node.
+func (c *cluster) onNode(node string) *corev1.Pod {
+	c.t.Helper()
+	pod, err := c.admin.CoreV1().Pods("default").Create(c.t.Context(), &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "on-" + node},
+		Spec:       corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{Name: "c", Image: "none"}}},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return pod
+}
+
 func revokedNode(t *testing.T, c *cluster) {
 	token, ctx := c.token("aaaaaa", time.Hour), t.Context()
 	one, other := c.join(token, "revoked"), c.join(token, "revoked-other")
@@ -103,6 +130,8 @@ func revokedNode(t *testing.T, c *cluster) {
 		t.Fatal(err)
 	}
 	defer watch.Stop()
+	c.onNode("revoked")
+	c.flows(watch)
 	if _, err = second.CoreV1().Nodes().Get(ctx, "revoked", metav1.GetOptions{}); err != nil {
 		t.Errorf("with its new certificate: %v", err)
 	}
@@ -164,6 +193,10 @@ func revokedNodeRequests(t *testing.T, c *cluster) {
 		t.Fatalf("watch: %v, %v", watch, err)
 	}
 	defer watch.Body.Close()
+	c.onNode("requests")
+	if _, err := watch.Body.Read(make([]byte, 1)); err != nil {
+		t.Fatalf("the watch tells nothing: %v", err)
+	}
 	text, more := io.Pipe()
 	reading, wrote := make(chan struct{}), make(chan string, 1)
 	go func() {
@@ -210,13 +243,7 @@ func revokedNodeTokens(t *testing.T, c *cluster) {
 		t.Fatal(err)
 	}
 	robot := func(m *machine) *kubernetes.Clientset {
-		pod, err := c.admin.CoreV1().Pods("default").Create(ctx, &corev1.Pod{
-			ObjectMeta: metav1.ObjectMeta{Name: "on-" + m.name},
-			Spec:       corev1.PodSpec{NodeName: m.name, Containers: []corev1.Container{{Name: "c", Image: "none"}}},
-		}, metav1.CreateOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		pod := c.onNode(m.name)
 		r, err := m.CoreV1().ServiceAccounts("default").CreateToken(ctx, "default", &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
 			BoundObjectRef: &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID},
 		}}, metav1.CreateOptions{})
@@ -231,6 +258,11 @@ func revokedNodeTokens(t *testing.T, c *cluster) {
 		t.Fatal(err)
 	}
 	defer watch.Stop()
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "seen-by-robots", Namespace: "default"}}
+	if _, err := c.admin.CoreV1().Secrets("default").Create(ctx, secret, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	c.flows(watch)
 	book := nodekeys.NewBook(c.admin)
 	if _, err := book.Revoke(ctx, "tokens", "root", "stolen"); err != nil {
 		t.Fatal(err)
