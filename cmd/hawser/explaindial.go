@@ -180,21 +180,27 @@ func findTarget(ctx context.Context, client kubernetes.Interface, t *dialTarget,
 		if len(nodes) == 1 {
 			node = nodes[0]
 		}
-		return fmt.Sprintf("%d of %d are ready, on %d nodes; ", ready, all, len(nodes)) + choiceOf(all, svc), nil
+		return fmt.Sprintf("%d of %d are ready, on %d nodes; ", ready, all, len(nodes)) + choiceOf(ready, all, svc), nil
 	})
 	return node, err
 }
 
-// choiceOf says what there is to choose from among all endpoints of svc.
-func choiceOf(all int, svc *corev1.Service) string {
-	if all > 0 || len(svc.Spec.Selector) == 0 || len(svc.Spec.IPFamilies) == 0 {
+// choiceOf says what the API server has to choose from: so many of all endpoints of svc are ready.
+func choiceOf(ready, all int, svc *corev1.Service) string {
+	switch {
+	case ready > 0:
 		return "the API server picks one of them"
+	case all > 0:
+		return "none is ready, and the API server picks none"
+	case len(svc.Spec.Selector) == 0:
+		return "the service has no endpoints"
 	}
 	var families []string
 	for _, f := range svc.Spec.IPFamilies {
 		families = append(families, string(f))
 	}
-	return "the service selects no pod that has an " + strings.Join(families, " or ") + " address"
+	address := "an " + strings.TrimSpace(strings.Join(families, " or ")+" address")
+	return "the service selects no running pod that has " + address
 }
 
 // countEndpoints counts those that are ready, and names their nodes.

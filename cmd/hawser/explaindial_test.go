@@ -58,14 +58,18 @@ func dialAPI(t *testing.T) *httptest.Server {
 			TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}, Spec: corev1.PodSpec{NodeName: name}, Status: corev1.PodStatus{PodIP: "10.0.0.7", Phase: corev1.PodRunning},
 		},
 		"/api/v1/namespaces/ns/services/web": &corev1.Service{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Service"}, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}}},
-		"/api/v1/namespaces/ns/services/old": &corev1.Service{
-			TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Service"},
-			Spec:     corev1.ServiceSpec{Selector: map[string]string{"app": "old"}, IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol}},
-		},
-		"/apis/discovery.k8s.io/v1/namespaces/ns/endpointslices": &discoveryv1.EndpointSliceList{
-			TypeMeta: metav1.TypeMeta{APIVersion: "discovery.k8s.io/v1", Kind: "EndpointSliceList"},
-			Items:    []discoveryv1.EndpointSlice{{Endpoints: []discoveryv1.Endpoint{{NodeName: &name}, {NodeName: &name, Conditions: discoveryv1.EndpointConditions{Ready: new(bool)}}}}},
-		},
+	}
+	for service, spec := range map[string]corev1.ServiceSpec{
+		"old":     {Selector: map[string]string{"app": "x"}, IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol}},
+		"any":     {Selector: map[string]string{"app": "x"}},
+		"bare":    {IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol}},
+		"unready": {Selector: map[string]string{"app": "x"}, IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol}},
+	} {
+		objects["/api/v1/namespaces/ns/services/"+service] = &corev1.Service{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Service"}, Spec: spec}
+	}
+	slicesOf := map[string][]discoveryv1.EndpointSlice{
+		"web":     {{Endpoints: []discoveryv1.Endpoint{{NodeName: &name}, {NodeName: &name, Conditions: discoveryv1.EndpointConditions{Ready: new(bool)}}}}},
+		"unready": {{Endpoints: []discoveryv1.Endpoint{{NodeName: &name, Conditions: discoveryv1.EndpointConditions{Ready: new(bool)}}}}},
 	}
 	status := func(w http.ResponseWriter, code int, message string, causes ...metav1.StatusCause) {
 		w.WriteHeader(code)
@@ -77,8 +81,10 @@ func dialAPI(t *testing.T) *httptest.Server {
 	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		switch object := objects[r.URL.Path]; {
-		case strings.HasSuffix(r.URL.Path, "/endpointslices") && strings.HasSuffix(r.URL.Query().Get("labelSelector"), "=old"):
-			_ = json.NewEncoder(w).Encode(&discoveryv1.EndpointSliceList{TypeMeta: metav1.TypeMeta{APIVersion: "discovery.k8s.io/v1", Kind: "EndpointSliceList"}})
+		case strings.HasSuffix(r.URL.Path, "/endpointslices"):
+			_, of, _ := strings.Cut(r.URL.Query().Get("labelSelector"), "=")
+			list := metav1.TypeMeta{APIVersion: "discovery.k8s.io/v1", Kind: "EndpointSliceList"}
+			_ = json.NewEncoder(w).Encode(&discoveryv1.EndpointSliceList{TypeMeta: list, Items: slicesOf[of]})
 		case object != nil:
 			if err := json.NewEncoder(w).Encode(object); err != nil {
 				t.Error(err)
@@ -102,14 +108,17 @@ func TestExplainDial(t *testing.T) {
 	api := dialAPI(t)
 	rc := &rest.Config{Host: api.URL, ContentConfig: rest.ContentConfig{ContentType: "application/json"}}
 	for text, want := range map[string][]string{
-		"node-1:80": {"", "reached: it answered HTTP 418", "node node-1: True (Attached): session 3"},
-		"node-1:22": {"not reached", "policy refuses: dial node-1:22: not one of its ports"},
-		"node-2:80": {"not reached", "object refuses: not found: /api/v1/nodes/node-2"},
-		"node-1:99": {"", "reached: it answered HTTP 200"},
-		"pod/web":   {"", "reached", `Running on node "node-1", address "10.0.0.7"`, "node node-1: True"},
-		"pod/none":  {"not reached", "object refuses: not found"},
-		"svc/old":   {"", "0 of 0 are ready, on 0 nodes; the service selects no pod that has an IPv4 address"},
-		"svc/web":   {"", "reached", "1 of 2 are ready, on 1 nodes", "node node-1: True"},
+		"node-1:80":   {"", "reached: it answered HTTP 418", "node node-1: True (Attached): session 3"},
+		"node-1:22":   {"not reached", "policy refuses: dial node-1:22: not one of its ports"},
+		"node-2:80":   {"not reached", "object refuses: not found: /api/v1/nodes/node-2"},
+		"node-1:99":   {"", "reached: it answered HTTP 200"},
+		"pod/web":     {"", "reached", `Running on node "node-1", address "10.0.0.7"`, "node node-1: True"},
+		"pod/none":    {"not reached", "object refuses: not found"},
+		"svc/old":     {"", "0 of 0 are ready, on 0 nodes; the service selects no running pod that has an IPv4 address"},
+		"svc/any":     {"", "0 of 0 are ready, on 0 nodes; the service selects no running pod that has an address"},
+		"svc/bare":    {"", "0 of 0 are ready, on 0 nodes; the service has no endpoints"},
+		"svc/unready": {"", "0 of 1 are ready, on 0 nodes; none is ready, and the API server picks none"},
+		"svc/web":     {"", "reached", "1 of 2 are ready, on 1 nodes; the API server picks one of them", "node node-1: True"},
 	} {
 		target, err := parseDialTarget(text, "ns")
 		if err != nil {

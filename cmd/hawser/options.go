@@ -240,15 +240,23 @@ func (o *serverOptions) checkNumbers() error {
 	return o.shutdown.check()
 }
 
-// checkSANs refuses what a certificate cannot name. Upper case is the same name.
+// checkSANs refuses what a certificate cannot name. Upper case is the same name. Clients accept "_" in
+// names, which DNS does not have.
 func checkSANs(flag string, sans []string) error {
 	for _, san := range sans {
-		name := strings.ToLower(san)
-		if net.ParseIP(san) == nil && len(validation.IsDNS1123Subdomain(name)) > 0 && len(validation.IsWildcardDNS1123Subdomain(name)) > 0 {
+		name := strings.ReplaceAll(strings.ToLower(san), "_", "x")
+		known := len(validation.IsDNS1123Subdomain(name)) == 0 || len(validation.IsWildcardDNS1123Subdomain(name)) == 0
+		if net.ParseIP(san) == nil && (!known || endsInNumber(name)) {
 			return fmt.Errorf("%s %q: want an IP address, a DNS name or *.DOMAIN, without a scheme, brackets, a zone or a port", flag, san)
 		}
 	}
 	return nil
+}
+
+// endsInNumber says whether a name has a last label of digits, as an IPv4 address has.
+func endsInNumber(name string) bool {
+	i := strings.LastIndexByte(name, '.')
+	return i >= 0 && strings.Trim(name[i:], ".0123456789") == ""
 }
 
 // advertised picks the address that nodes are told.

@@ -45,7 +45,7 @@ func TestServerOptions(t *testing.T) {
 		"advertise on a link":            {[]string{"--advertise-address", "fe80::1"}, `--advertise-address "fe80::1" is link-local`},
 		"advertise on a link, IPv4":      {[]string{"--advertise-address", "169.254.1.1"}, `--advertise-address "169.254.1.1" is link-local`},
 		"beside, on a link":              {[]string{"--kubeconfig", "x", "--advertise-address", "169.254.1.1"}, ""},
-		"names":                          {[]string{"--tls-san", "hub.example,Hub,*.example.net,10.0.0.1,fd00:75::1"}, ""},
+		"names":                          {[]string{"--tls-san", "hub.example,Hub,*.example.net,10.0.0.1,fd00:75::1,stack_hub,*.my_stack,_a.B_,42,1.2.3.a4"}, ""},
 		"server's name":                  {[]string{"--server-id", "A.b"}, `--server-id: server ID "A.b"`},
 		"peer address":                   {[]string{"--peer-address", "10.0.0.1"}, `--peer-address "10.0.0.1" is not HOST:PORT`},
 		"store on a socket":              {[]string{"--etcd-servers", "unix:///run/etcd.sock"}, ""},
@@ -168,7 +168,7 @@ func TestServerOptions(t *testing.T) {
 
 // TestNamesOfACertificate: what no certificate can name is refused, not written into one.
 func TestNamesOfACertificate(t *testing.T) {
-	for _, san := range []string{"[fd00:75::1]", "https://foo:6443", "10.0.0.1:6443", "a b", "10.0.0.0/8", "fe80::1%eth0", "*", "a.*.b", "foo.", "-a"} {
+	for _, san := range []string{"[fd00:75::1]", "https://foo:6443", "10.0.0.1:6443", "a b", "10.0.0.0/8", "fe80::1%eth0", "*", "a.*.b", "foo.", "-a", "a_*", "*_.b", "_-.b", "10.0.0.256", "*.1", "a.b.3"} {
 		_, err := parse(t, "--tls-san", "hub.example,"+san)
 		clitest.Refused(t, err, fmt.Sprintf("--tls-san %q: want an IP address, a DNS name or *.DOMAIN", san))
 		cmd := newManifest()

@@ -305,6 +305,9 @@ func (c *Config) advertise() error {
 		}
 		c.AdvertiseAddress = ip.Unmap()
 	}
+	if c.AdvertiseAddress.IsLinkLocalUnicast() {
+		c.Log.Warn("the service default/kubernetes has no endpoints: the API takes no link-local address; advertise another one", "address", c.AdvertiseAddress)
+	}
 	if c.ExternalAddress == "" {
 		c.ExternalAddress = net.JoinHostPort(c.AdvertiseAddress.String(), strconv.Itoa(c.AdvertisePort))
 	}

@@ -3,7 +3,9 @@
 package apiserver
 
 import (
+	"bytes"
 	"errors"
+	"log/slog"
 	"net"
 	"net/netip"
 	"slices"
@@ -207,6 +209,26 @@ func TestServiceLeadsToNoLink(t *testing.T) {
 		s := &Server{cfg: Config{AdvertiseAddress: netip.MustParseAddr(addr), AdvertisePort: 6443}}
 		if got := s.self(); got.IsValid() != leads {
 			t.Errorf("%s: the service leads to %v", addr, got)
+		}
+	}
+}
+
+// TestWarnsOfALinkLocalAddress: a server whose address the API does not take says that pods do not
+// find it.
+func TestWarnsOfALinkLocalAddress(t *testing.T) {
+	ln, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	for addr, want := range map[string]bool{"169.254.1.1": true, "fe80::1": true, "127.0.0.1": false, "192.0.2.10": false} {
+		var log bytes.Buffer
+		c := Config{AdvertiseAddress: netip.MustParseAddr(addr), Listener: ln, Log: slog.New(slog.NewTextHandler(&log, nil))}
+		if err := c.advertise(); err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Count(log.String(), "the service default/kubernetes has no endpoints"); got != map[bool]int{true: 1}[want] {
+			t.Errorf("%s: %q", addr, log.String())
 		}
 	}
 }

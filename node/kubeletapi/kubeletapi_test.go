@@ -290,6 +290,47 @@ func TestLogErrors(t *testing.T) {
 	}
 }
 
+// TestLogOfOneContainer: an answer names its container, and a request that names it gets its log
+// also once the pod has started another, which has a log of its own. No other container is found.
+func TestLogOfOneContainer(t *testing.T) {
+	g := newRig(t)
+	pod, other := g.addPod("p", "c", "d"), g.addPod("q", "c")
+	first := g.start(pod, "c", 0, "echo fatal")
+	g.wait(first)
+	const path = "/containerLogs/default/p/c?follow=true"
+	if id := g.header(path).Get("Hawser-Container-Id"); id != first {
+		t.Errorf("the answer is of %q, want %q", id, first)
+	}
+	second := g.start(pod, "c", 1, idle)
+	sibling, stranger := g.start(pod, "d", 0, "echo d"), g.start(other, "c", 0, "echo q")
+	if id := g.header(path + "&containerID=" + first).Get("Hawser-Container-Id"); id != first {
+		t.Errorf("the second answer is of %q, want %q", id, first)
+	}
+	for of, want := range map[string]string{
+		path + "&containerID=" + first:                                   "200 fatal\n",
+		path + "&containerID=" + first + "&previous=true":                "200 fatal\n",
+		path + "&containerID=" + sibling:                                 "410 ",
+		path + "&containerID=" + stranger:                                "410 ",
+		path + "&containerID=none":                                       "410 ",
+		"/containerLogs/default/p/no?containerID=" + first:               `404 container "no" not found in pod "p"`,
+		path + "&limitBytes=5&containerID=" + second:                     "200 ready",
+		"/containerLogs/default/q/c?follow=true&containerID=" + stranger: "200 q\n",
+		"/containerLogs/default/q/c?follow=true&containerID=" + first:    "410 ",
+		path + "&limitBytes=5&containerID=":                              "200 ready",
+	} {
+		code, body := g.get(of)
+		if got := fmt.Sprintf("%d %s", code, body); !strings.HasPrefix(got, want) {
+			t.Errorf("%s: %q, want %q", of, got, want)
+		}
+	}
+	if err := os.Remove(filepath.Join(g.logs, "p-c-0.log")); err != nil {
+		t.Fatal(err)
+	}
+	if code, body := g.get(path + "&containerID=" + first); code != http.StatusGone {
+		t.Errorf("without its log: %d %s", code, body)
+	}
+}
+
 // A follower sees lines as they come, and the end when the container has ended.
 func TestFollow(t *testing.T) {
 	g := newRig(t)

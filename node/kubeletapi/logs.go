@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -18,10 +19,15 @@ import (
 	"github.com/hawser-project/hawser/node/runtime/crilog"
 )
 
+// containerHeader names the container whose log an answer is. Hawser's API server sends the ID back,
+// as containerID, when it asks for a followed log once more. Its package kubelet has the names, too.
+const containerHeader = "Hawser-Container-Id"
+
 // logQuery is what the query of a request for logs says.
 type logQuery struct {
 	crilog.Options
 	follow, previous bool
+	containerID      string // of the attempt whose log is asked for; empty if the state decides
 }
 
 // parseLogQuery decodes the fields of a PodLogOptions. Errors are for the client.
@@ -52,6 +58,7 @@ func parseLogQuery(q url.Values, now time.Time) (logQuery, error) {
 		return &n
 	}
 	o.follow, o.previous, o.Timestamps = flag("follow"), flag("previous"), flag("timestamps")
+	o.containerID = q.Get("containerID")
 	o.Tail = number("tailLines", 0)
 	if n := number("limitBytes", 1); n != nil {
 		o.LimitBytes = *n
@@ -85,13 +92,14 @@ func (s *Server) containerLogs(w http.ResponseWriter, r *http.Request) {
 		writeError(w, errorf(http.StatusUnprocessableEntity, "invalid request: %v", err))
 		return
 	}
-	c, err := s.loggedContainer(r, o.previous)
+	c, err := s.loggedContainer(r, &o)
 	if err != nil {
 		writeError(w, err)
 		return
 	}
 	rc := http.NewResponseController(w)
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set(containerHeader, c.ID)
 	ctx, cancel := context.WithCancel(r.Context())
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -107,7 +115,11 @@ func (s *Server) containerLogs(w http.ResponseWriter, r *http.Request) {
 	out := &lazyWriter{w: w}
 	err = crilog.Read(ctx, c.LogPath, o.Options, out, func() { _ = rc.Flush() })
 	if errors.Is(err, fs.ErrNotExist) {
-		err = errorf(http.StatusBadRequest, "the log of container %q in pod %q is gone", c.Name, c.Pod.Name)
+		code := http.StatusBadRequest
+		if o.containerID != "" {
+			code = http.StatusGone
+		}
+		err = errorf(code, "the log of container %q in pod %q is gone", c.Name, c.Pod.Name)
 	}
 	if err != nil && !out.started && ctx.Err() == nil {
 		writeError(w, err)
@@ -119,8 +131,9 @@ func (s *Server) containerLogs(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// loggedContainer finds the container whose log is asked for.
-func (s *Server) loggedContainer(r *http.Request, previous bool) (runtime.ContainerStatus, error) {
+// loggedContainer finds the container whose log is asked for: of the attempts of the named container of
+// the named pod, whatever ID o has.
+func (s *Server) loggedContainer(r *http.Request, o *logQuery) (runtime.ContainerStatus, error) {
 	pod, err := s.pod(r)
 	if err != nil {
 		return runtime.ContainerStatus{}, err
@@ -133,7 +146,14 @@ func (s *Server) loggedContainer(r *http.Request, previous bool) (runtime.Contai
 	if err != nil {
 		return runtime.ContainerStatus{}, err
 	}
-	return logged(pod, name, previous, list)
+	if o.containerID == "" {
+		return logged(pod, name, o.previous, list)
+	}
+	i := slices.IndexFunc(list, func(c runtime.ContainerStatus) bool { return c.ID == o.containerID })
+	if i < 0 {
+		return runtime.ContainerStatus{}, errorf(http.StatusGone, "container %q in pod %q has no log of %q any more", name, pod.Name, o.containerID)
+	}
+	return list[i], nil
 }
 
 // lookAgain is how often a waiting request looks for itself, in case it missed a

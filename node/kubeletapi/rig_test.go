@@ -221,7 +221,21 @@ func (g *rig) get(path string) (code int, body string) {
 	return g.do(http.MethodGet, path, g.ca.client(g.t, clientName, clientGroup))
 }
 
+// header is that of the answer to the API server.
+func (g *rig) header(path string) http.Header {
+	g.t.Helper()
+	resp, _ := g.answer(http.MethodGet, path, g.ca.client(g.t, clientName, clientGroup))
+	return resp.Header
+}
+
 func (g *rig) do(method, path string, cert *tls.Certificate) (code int, body string) {
+	g.t.Helper()
+	resp, body := g.answer(method, path, cert)
+	return resp.StatusCode, body
+}
+
+// answer is a whole answer. Its Body is closed.
+func (g *rig) answer(method, path string, cert *tls.Certificate) (resp *http.Response, body string) {
 	g.t.Helper()
 	req, err := http.NewRequestWithContext(g.ctx, method, "https://"+g.addr+path, http.NoBody)
 	if err != nil {
@@ -233,8 +247,7 @@ func (g *rig) do(method, path string, cert *tls.Certificate) (code int, body str
 	}
 	tr := &http.Transport{TLSClientConfig: cfg}
 	defer tr.CloseIdleConnections()
-	resp, err := (&http.Client{Transport: tr}).Do(req)
-	if err != nil {
+	if resp, err = (&http.Client{Transport: tr}).Do(req); err != nil {
 		g.t.Fatal(err)
 	}
 	defer resp.Body.Close()
@@ -242,7 +255,7 @@ func (g *rig) do(method, path string, cert *tls.Certificate) (code int, body str
 	if err != nil {
 		g.t.Fatal(err)
 	}
-	return resp.StatusCode, string(b)
+	return resp, string(b)
 }
 
 // restConfig is for client-go's streaming clients.

@@ -1,7 +1,8 @@
 package kubelet
 
 // Logs that are followed past the loss of a session: the log is asked for again, and what has been
-// passed on is left out of what comes.
+// passed on is left out of what comes. A kubelet that names the container of its answer is asked for
+// that one, also when the pod has started another since.
 
 import (
 	"bytes"
@@ -50,9 +51,9 @@ func goesOn(o *corev1.PodLogOptions, node *corev1.Node) bool {
 // one goroutine.
 type followedLog struct {
 	ctx context.Context //nolint:containedctx // of the request whose answer this is
-	// ask opens the log. Its error is errPodGone if there is nothing to wait for.
+	// ask opens the log. Its error is errPodGone or errLineGone if there is nothing to wait for.
 	ask    func(ctx context.Context, query url.Values) (io.ReadCloser, error)
-	query  url.Values // of the first request
+	query  url.Values // of the first request, and the container that its answer named
 	body   io.ReadCloser
 	err    error // what the body ended with; nil while it has not
 	pause  time.Duration
@@ -74,7 +75,7 @@ func newFollowedLog(ctx context.Context, query url.Values, stamps bool, body io.
 }
 
 // Read gives each byte of the log once. It fails once the node has been out of reach for
-// followAgainFor, if its log no longer has the last line that was passed on, and if no line was
+// followAgainFor, if its log is gone or lacks the last line that was passed on, and if no line was
 // passed on of a log whose beginning the time of the request decides.
 func (l *followedLog) Read(p []byte) (int, error) {
 	for len(l.left) == 0 {
@@ -128,8 +129,11 @@ func (l *followedLog) again() error {
 			l.body, l.err = body, nil
 			return nil
 		}
-		if errors.Is(err, errPodGone) {
+		switch {
+		case errors.Is(err, errPodGone):
 			return l.err
+		case errors.Is(err, errLineGone):
+			return err
 		}
 	}
 }

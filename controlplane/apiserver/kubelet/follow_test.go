@@ -19,6 +19,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	genericrest "k8s.io/apiserver/pkg/registry/generic/rest"
 	"k8s.io/utils/ptr"
 )
 
@@ -196,6 +197,80 @@ func TestFollowedLogBeginsOnce(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestFollowedLogStaysWithItsContainer: a log whose container is started again while no session is
+// there goes on with what that container wrote, and ends with it.
+func TestFollowedLogStaysWithItsContainer(t *testing.T) {
+	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	one, fatal := stampOf(at)+" one\n", stampOf(at.Add(100*time.Millisecond))+" fatal\n"
+	started := stampOf(at.Add(900*time.Millisecond)) + " started\n"
+	for _, tc := range []struct {
+		name     string
+		first    string            // is passed on before the session is lost
+		id       string            // of the first answer
+		logs     map[string]string // that the node has after it, by ID
+		newest   string            // the ID of the container that runs
+		asBefore bool              // whether the node takes no notice of IDs
+		want     string
+		err      error
+	}{
+		{name: "nothing was passed on", id: "a", logs: map[string]string{"a": fatal, "b": started}, newest: "b", want: "fatal\n"},
+		{name: "a line was passed on", first: one, id: "a", logs: map[string]string{"a": one + fatal, "b": started}, newest: "b", want: "one\nfatal\n"},
+		{name: "the next one is silent", first: one, id: "a", logs: map[string]string{"a": one, "b": ""}, newest: "b", want: "one\n"},
+		{name: "its log is gone", first: one, id: "a", logs: map[string]string{"b": started}, newest: "b", want: "one\n", err: errLineGone},
+		{name: "its log is gone, nothing was passed on", id: "a", logs: map[string]string{"b": started}, newest: "b", err: errLineGone},
+		{name: "a node that answers with another", id: "a", logs: map[string]string{"b": started}, newest: "b", asBefore: true, err: errLineGone},
+		{name: "a node that names none", logs: map[string]string{"": fatal}, want: "fatal\n"},
+		{name: "a name that is too long", id: strings.Repeat("a", 1000), logs: map[string]string{"": fatal}, want: "fatal\n"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+				defer cancel()
+				asked := 0
+				s := &logStreamer{follow: func(context.Context) bool { return true }}
+				s.Location = &url.URL{Scheme: "http", Host: "node-1", RawQuery: "follow=true&timestamps=true"}
+				s.ResponseChecker = genericrest.NewGenericHttpResponseChecker(corev1.Resource("pods/log"), "web")
+				s.Transport = roundTripper(func(r *http.Request) (*http.Response, error) {
+					if asked++; asked == 1 {
+						body := io.MultiReader(strings.NewReader(tc.first), &brokenBody{err: errors.New("session lost")})
+						return &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Hawser-Container-Id": {tc.id}}, Body: io.NopCloser(body)}, nil
+					}
+					id := r.URL.Query().Get("containerID")
+					if id == "" || tc.asBefore {
+						id = tc.newest
+					}
+					log, ok := tc.logs[id]
+					if !ok {
+						return &http.Response{StatusCode: http.StatusGone, Body: http.NoBody}, nil
+					}
+					body := io.ReadCloser(io.NopCloser(strings.NewReader(log)))
+					if id != "" && id == tc.newest {
+						body = openBody(r.Context(), log)
+					}
+					return &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Hawser-Container-Id": {id}}, Body: body}, nil
+				})
+				body, _, _, err := s.InputStream(ctx, "", "")
+				if err != nil {
+					t.Fatal(err)
+				}
+				got, err := io.ReadAll(body.(*cutLog).body)
+				if string(got) != tc.want || !errors.Is(err, tc.err) {
+					t.Errorf("got %q, %v, want %q, %v", got, err, tc.want, tc.err)
+				}
+				_ = body.Close()
+			})
+		})
+	}
+}
+
+// openBody is the log so far of a container that runs: it ends with ctx.
+func openBody(ctx context.Context, log string) io.ReadCloser {
+	r, w := io.Pipe()
+	context.AfterFunc(ctx, func() { _ = w.CloseWithError(ctx.Err()) })
+	go func() { _, _ = io.WriteString(w, log) }()
+	return r
 }
 
 // TestFollowedLogIsGivenUp: a client that goes ends the wait for a node.

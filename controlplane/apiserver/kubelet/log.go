@@ -20,6 +20,16 @@ import (
 	"k8s.io/apiserver/pkg/registry/rest"
 )
 
+const (
+	// containerHeader is of the answer of Hawser's own kubelet: the ID of the container whose log
+	// it is. containerParam asks such a kubelet for the log of that container. Package kubeletapi
+	// of node has them, too.
+	containerHeader = "Hawser-Container-Id"
+	containerParam  = "containerID"
+	// maxContainerID bounds an ID that is believed.
+	maxContainerID = 128
+)
+
 type logREST struct{ *backend }
 
 var (
@@ -115,7 +125,10 @@ func (s *logStreamer) DeepCopyObject() runtime.Object {
 // InputStream opens the log. It ends when the kubelet's answer does, or with
 // ctx, that is when the client goes.
 func (s *logStreamer) InputStream(ctx context.Context, apiVersion, accept string) (io.ReadCloser, bool, string, error) {
-	body, flush, contentType, err := s.LocationStreamer.InputStream(ctx, apiVersion, accept)
+	asked := s.LocationStreamer
+	of := containerOf{RoundTripper: s.Transport}
+	asked.Transport = &of
+	body, flush, contentType, err := asked.InputStream(ctx, apiVersion, accept)
 	if err != nil {
 		if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
 			return nil, false, "", apierrors.NewTimeoutError("the client went away", 0)
@@ -126,7 +139,11 @@ func (s *logStreamer) InputStream(ctx context.Context, apiVersion, accept string
 		return nil, flush, contentType, nil
 	}
 	if s.follow != nil {
-		body = newFollowedLog(ctx, s.Location.Query(), s.stamps, body, s.again)
+		query := s.Location.Query()
+		if of.id != "" {
+			query.Set(containerParam, of.id)
+		}
+		body = newFollowedLog(ctx, query, s.stamps, body, s.again)
 		if s.limit != nil {
 			body = limitedLog{io.LimitReader(body, *s.limit), body}
 		}
@@ -134,22 +151,50 @@ func (s *logStreamer) InputStream(ctx context.Context, apiVersion, accept string
 	return &cutLog{body: body, ctx: ctx}, flush, contentType, nil
 }
 
-// again asks for the log once more. The time until it is answered is bounded.
+// A containerOf transport notes the ID of the container whose log the answer is; empty if the kubelet
+// names none.
+type containerOf struct {
+	http.RoundTripper
+
+	id string
+}
+
+func (t *containerOf) RoundTrip(r *http.Request) (*http.Response, error) {
+	resp, err := t.RoundTripper.RoundTrip(r)
+	if err != nil {
+		return nil, err
+	}
+	if t.id = resp.Header.Get(containerHeader); len(t.id) > maxContainerID {
+		t.id = ""
+	}
+	return resp, nil
+}
+
+// again asks for the log once more. The time until it is answered is bounded. The error is
+// errLineGone if the container that query names has no log any more.
 func (s *logStreamer) again(ctx context.Context, query url.Values) (io.ReadCloser, error) {
 	if !s.follow(ctx) {
 		return nil, errPodGone
 	}
 	other, location := s.LocationStreamer, *s.Location
 	location.RawQuery = query.Encode()
-	other.Location = &location
+	of := containerOf{RoundTripper: s.Transport}
+	other.Location, other.Transport = &location, &of
 	ctx, cancel := context.WithCancel(ctx)
 	late := time.AfterFunc(followAgainAnswer, cancel)
 	body, _, _, err := other.InputStream(ctx, "", "")
-	if !late.Stop() || err != nil {
+	inTime := late.Stop()
+	wanted := query.Get(containerParam)
+	switch {
+	case wanted != "" && (apierrors.IsGone(err) || err == nil && of.id != "" && of.id != wanted):
+		err = errors.Join(errLineGone, err)
+	case err == nil && !inTime:
+		err = context.DeadlineExceeded
+	}
+	if err != nil {
 		cancel()
-		if err == nil {
-			_ = body.Close() // it came too late
-			err = context.DeadlineExceeded
+		if body != nil {
+			_ = body.Close()
 		}
 		return nil, err
 	}

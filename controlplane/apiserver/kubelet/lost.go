@@ -24,7 +24,8 @@ import (
 	"github.com/hawser-project/hawser/auth/spdyframes"
 )
 
-// openPatience bounds how long a client may take, after the loss, to open its streams.
+// openPatience bounds how long a client may take to open its next stream, after the loss or after the
+// answer to the one before. No more are answered than the request has.
 const openPatience = 5 * time.Second
 
 // streamsKey is where a request's context has how many streams its client opens.
@@ -115,7 +116,7 @@ func (w *trackedConn) answerAlone() {
 		all := w.opened.all() // before take, so that none is opened between the two
 		for _, id := range w.opened.take() {
 			g.out = appendReply(g.out, id, !g.headers)
-			g.headers = true
+			g.headers, g.patience = true, time.Now().Add(openPatience)
 		}
 		if len(g.out) > 0 || !all && w.opened.wait(g.patience) {
 			return

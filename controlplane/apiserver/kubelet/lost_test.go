@@ -146,3 +146,47 @@ func TestNeverOpened(t *testing.T) {
 		}
 	})
 }
+
+// TestOpensSlowly: a client that is far away opens all its streams after the loss, and is told.
+func TestOpensSlowly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTrackedConn(&tape{pieces: [][]byte{[]byte(kubeletHeader)}, err: errLost}, "node-1", 4)
+		if _, err := io.WriteString(w, clientHeader); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.ReadFull(w, make([]byte, len(kubeletHeader))); err != nil {
+			t.Fatal(err)
+		}
+		in, far := io.Pipe() // what the client reads
+		defer in.Close()
+		go func() {
+			_, err := io.Copy(far, w)
+			_ = far.CloseWithError(err)
+		}()
+		var sent bytes.Buffer
+		f, err := spdy.NewFramer(&sent, in)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, kind := range []string{corev1.StreamTypeError, corev1.StreamTypeStdin, corev1.StreamTypeStdout, corev1.StreamTypeStderr} {
+			<-time.After(800 * time.Millisecond)
+			id := spdy.StreamId(2*i + 1) //nolint:gosec // small
+			if err := f.WriteFrame(&spdy.SynStreamFrame{StreamId: id, Headers: http.Header{"Streamtype": {kind}}}); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := sent.WriteTo(w); err != nil {
+				t.Fatalf("open stream %d: %v", id, err)
+			}
+			if frame, err := f.ReadFrame(); err != nil || frame.(*spdy.SynReplyFrame).StreamId != id {
+				t.Fatalf("answer to stream %d: %#v, %v", id, frame, err)
+			}
+			<-time.After(800 * time.Millisecond)
+		}
+		if frame, err := f.ReadFrame(); err != nil || frame.(*spdy.DataFrame).StreamId != 1 {
+			t.Errorf("then %#v, %v", frame, err)
+		}
+		if _, err := in.Read(make([]byte, 1)); err == nil {
+			t.Error("it does not end")
+		}
+	})
+}

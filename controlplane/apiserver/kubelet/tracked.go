@@ -85,11 +85,11 @@ type trackedConn struct {
 		version  string // of the protocol on the streams
 		frames   spdyframes.Frames
 		buf      []byte
-		out      []byte // not yet handed out
-		told     bool   // whether the kubelet has begun to say how it ended
-		headers  bool   // whether a frame with headers has come
-		lost     error  // what the connection ended with; the client is told before it ends
-		patience time.Time
+		out      []byte    // not yet handed out
+		told     bool      // whether the kubelet has begun to say how it ended
+		headers  bool      // whether a frame with headers has come
+		lost     error     // what the connection ended with; the client is told before it ends
+		patience time.Time // until when the client may open its next stream
 		err      error
 	}
 }
