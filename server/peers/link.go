@@ -346,3 +346,13 @@ func (l *link) lose() {
 	p.tell(news)
 	p.log.Warn("lost another server", "server", l.peer.ID, "addr", l.peer.Addr, "nodes", len(news))
 }
+
+// naming makes the error of a stream name the server if the session with it has ended.
+func naming(id string) func(error) error {
+	return func(err error) error {
+		if _, ended := errors.AsType[tunnel.Code](err); !ended && !errors.Is(err, tunnel.ErrSessionClosed) {
+			return err
+		}
+		return fmt.Errorf("session with server %s has ended: %w", id, err)
+	}
+}

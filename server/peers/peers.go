@@ -428,7 +428,11 @@ func (o *owner) dial(ctx context.Context, d tunnel.Dial) (tunnel.Stream, error) 
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(o.usable, func() { cancel(context.Cause(o.usable)) })()
-	return d.Connect(ctx, o.session)
+	s, err := d.Connect(ctx, o.session)
+	if err != nil {
+		return nil, err
+	}
+	return &tunnel.Tap{Conn: s, Failed: naming(o.peer.ID)}, nil
 }
 
 // owners are the servers that have a session of node, the best first: one that is not
