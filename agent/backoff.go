@@ -23,14 +23,15 @@ type backoff struct {
 }
 
 // failed returns how long to wait after a failed attempt: zero until each server has been
-// tried once, then between zero and a bound that doubles (full jitter, so that agents that
-// lost the same server reconnect at different times). draw is from [0, 1).
+// tried once, then between zero and a bound (full jitter, so that agents that lost the same
+// server reconnect at different times). The bound doubles once each server has been tried
+// again. draw is from [0, 1).
 func (b *backoff) failed(draw float64) time.Duration {
 	b.failures++
 	if b.failures <= b.servers {
 		return 0
 	}
-	return time.Duration(draw * float64(doubled(b.lowest, b.failures-b.servers-1, b.highest)))
+	return time.Duration(draw * float64(doubled(b.lowest, (b.failures-b.servers-1)/b.servers, b.highest)))
 }
 
 // ended returns how long to wait after a session that lasted lived, until it ended or its

@@ -78,6 +78,27 @@ func TestBackoff(t *testing.T) {
 	}
 }
 
+// TestBackoffOfRounds: several servers that are down together do not make the waits grow faster
+// than one does.
+func TestBackoffOfRounds(t *testing.T) {
+	const most = 1 - 1.0/(1<<30)
+	b := backoff{servers: 3, lowest: DefaultMinBackoff, highest: DefaultMaxBackoff}
+	var down, wait time.Duration
+	for down < 8*time.Second {
+		wait = b.failed(most)
+		down += wait
+	}
+	if wait > 5*time.Second {
+		t.Errorf("three servers that were down for %v are tried after %v", down, wait)
+	}
+	for range 100 {
+		wait = b.failed(most)
+	}
+	if wait < DefaultMaxBackoff-time.Second || wait > DefaultMaxBackoff {
+		t.Errorf("in the end the wait is %v", wait)
+	}
+}
+
 func TestDoubledDoesNotOverflow(t *testing.T) {
 	if got := doubled(time.Second, math.MaxInt, 30*time.Second); got != 30*time.Second {
 		t.Errorf("doubled without end: %v", got)

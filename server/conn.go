@@ -3,7 +3,10 @@
 package server
 
 import (
+	"errors"
+	"io"
 	"net"
+	"os"
 	"sync"
 
 	"github.com/hawser-project/hawser/tunnel"
@@ -41,6 +44,30 @@ func (t *traffic) track(opener string, s net.Conn, remote net.Addr) *conn {
 		Ended:    func(bool) { count(-1) },
 	}}
 }
+
+// track makes a conn of a stream of m. It fails with the reason why m ended.
+func (m *member) track(opener string, s net.Conn, remote net.Addr) *conn {
+	c := m.traffic.track(opener, s, remote)
+	c.Failed = m.reason
+	return c
+}
+
+// reason is err of a stream of m, or why m ended if that ended the stream.
+func (m *member) reason(err error) error {
+	why := m.why.Load()
+	if why == nil || errors.Is(err, io.EOF) || errors.Is(err, os.ErrDeadlineExceeded) {
+		return err
+	}
+	return &sessionEnded{*why, err}
+}
+
+// A sessionEnded is the error of a stream whose session has ended.
+type sessionEnded struct{ why, err error }
+
+func (e *sessionEnded) Error() string { return e.why.Error() }
+
+// Unwrap returns the stream's own error as well: it is a net.ErrClosed, or a reset.
+func (e *sessionEnded) Unwrap() []error { return []error{e.why, e.err} }
 
 // A Tally is a count that can be waited on to become zero. The zero value is zero. Its methods
 // may be called concurrently.

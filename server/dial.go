@@ -203,7 +203,7 @@ func (h *Hub) start(ctx context.Context, m *member, d tunnel.Dial) (*conn, error
 		if errors.As(err, &dial) {
 			return m.explain(d.Name, err)
 		}
-		return err
+		return m.reason(err)
 	}
 	return c, nil
 }

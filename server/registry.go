@@ -47,7 +47,7 @@ type member struct {
 	// turned holds a token if the goroutine that serves the session must check it: demoted
 	// has changed, it is dismissed, or the server leaves.
 	turned chan struct{}
-	why    atomic.Pointer[error] // of its dismissal; nil before
+	why    atomic.Pointer[error] // of its dismissal or its end; nil before
 
 	// The registry's mu guards the following.
 	demoted bool // a newer session gets the dials and this one continues
@@ -70,9 +70,12 @@ func (m *member) poke() {
 
 // dismiss ends m, unless it has been dismissed for another reason.
 func (m *member) dismiss(why error) {
-	m.why.CompareAndSwap(nil, &why)
+	m.ends(why)
 	m.poke()
 }
+
+// ends records why m ends, unless that is known.
+func (m *member) ends(why error) { m.why.CompareAndSwap(nil, &why) }
 
 // usableLocked reports whether m may get dials again.
 func (m *member) usableLocked() bool {

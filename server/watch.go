@@ -52,6 +52,9 @@ func (e *engagement) control() {
 func (e *engagement) end(err error) error {
 	e.unpoke()
 	e.stop()
+	if err != nil {
+		e.member.ends(err)
+	}
 	if cerr := e.member.session.Close(); cerr != nil {
 		err = errors.Join(err, cerr)
 	}
@@ -124,6 +127,7 @@ func (h *Hub) answered(ctx context.Context, m *member, v *watchState) (over bool
 
 // dismissed sends the agent the reason why its session ends.
 func (h *Hub) dismissed(m *member, why error) error {
+	m.ends(why)
 	h.hangUp(m, why)
 	return why
 }
@@ -203,6 +207,7 @@ func (h *Hub) drain(m *member, ended <-chan error) error {
 	// at least one second.
 	ctx, cancel := context.WithTimeout(context.Background(), max(time.Second, time.Until(until)))
 	defer cancel()
+	m.ends(fmt.Errorf("%w: %s", tunnel.Draining, textLeaving))
 	if err := m.control.Part(ctx, &tunnel.Goodbye{Code: tunnel.Draining, Text: textLeaving}); err != nil {
 		h.log.Debug("session did not close cleanly", "node", m.node, "err", err)
 	}

@@ -109,6 +109,9 @@ func echoes(t *testing.T, c net.Conn, text string, within time.Duration) {
 	if n, err := io.ReadFull(c, got); err != nil || string(got) != text {
 		t.Fatalf("%q came back of %q: %v", got[:n], text, err)
 	}
+	if err := c.SetDeadline(time.Time{}); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // opened is a stream to n:1, which has echoed.

@@ -56,18 +56,23 @@ type link struct {
 	older bool          // the other server refuses to resume sessions
 }
 
-// keep keeps a session until ctx is done. It makes new ones until dialing is done, which
-// ends with ctx at the latest. Then it also ends a session that is not heard.
-func (l *link) keep(ctx, dialing context.Context) {
+// keep keeps a session until ctx is done. It makes new ones until dialing is done. Until holding
+// is done it keeps a session that is not heard, which the transport ends in time. Dialing ends
+// with holding at the latest, and holding with ctx.
+func (l *link) keep(ctx, holding, dialing context.Context) {
 	wait, said := lowest, ""
 	var s tunnel.Session // nil if there is none
 	defer func() { end(s) }()
 	for {
 		began := time.Now()
 		var err error
-		s, err = l.follow(ctx, dialing, s)
+		s, err = l.follow(ctx, holding, dialing, s)
 		l.peers.attempted(l.peer.ID)
-		if dialing.Err() != nil {
+		retrying := holding
+		if s == nil {
+			retrying = dialing
+		}
+		if retrying.Err() != nil {
 			return
 		}
 		if time.Since(began) > highest {
@@ -80,7 +85,7 @@ func (l *link) keep(ctx, dialing context.Context) {
 		t := time.NewTimer(wait/2 + rand.N(wait/2)) //nolint:gosec // spreads attempts
 		select {
 		case <-t.C:
-		case <-dialing.Done():
+		case <-retrying.Done():
 			t.Stop()
 			return
 		}
@@ -99,7 +104,7 @@ func end(s tunnel.Session) {
 // why. It makes a session unless s is one. It returns the session if streams into nodes may go
 // on in it: it may be resumed, or the other server may have been stopped for a while. Else
 // follow has ended it.
-func (l *link) follow(ctx, dialing context.Context, s tunnel.Session) (_ tunnel.Session, err error) {
+func (l *link) follow(ctx, holding, dialing context.Context, s tunnel.Session) (_ tunnel.Session, err error) {
 	bound, goesOn := tunnel.DefaultDialTimeout, s != nil
 	if s == nil {
 		bound = dialTimeout
@@ -111,7 +116,7 @@ func (l *link) follow(ctx, dialing context.Context, s tunnel.Session) (_ tunnel.
 		}
 	}
 	defer context.AfterFunc(ctx, func() { end(s) })()
-	dctx, cancel := context.WithTimeout(dialing, bound)
+	dctx, cancel := context.WithTimeout(holding, bound)
 	st, err := tunnel.Connect(dctx, s, sessionsNetwork, sessionsAddr)
 	cancel()
 	if err == nil {
@@ -340,4 +345,14 @@ func (l *link) lose() {
 	p.learn(news)
 	p.tell(news)
 	p.log.Warn("lost another server", "server", l.peer.ID, "addr", l.peer.Addr, "nodes", len(news))
+}
+
+// naming makes the error of a stream name the server if the session with it has ended.
+func naming(id string) func(error) error {
+	return func(err error) error {
+		if _, ended := errors.AsType[tunnel.Code](err); !ended && !errors.Is(err, tunnel.ErrSessionClosed) {
+			return err
+		}
+		return fmt.Errorf("session with server %s has ended: %w", id, err)
+	}
 }

@@ -248,6 +248,9 @@ func (p *Peers) Run(ctx context.Context) error {
 			if !slices.Contains(wanted, k.peer) {
 				k.release()
 			}
+			if slices.ContainsFunc(wanted, func(w Peer) bool { return w.ID == id && w.Addr != k.peer.Addr }) {
+				k.replace()
+			}
 			if k.over.Load() {
 				delete(all, id)
 			}
@@ -257,13 +260,14 @@ func (p *Peers) Run(ctx context.Context) error {
 				continue
 			}
 			k := &kept{peer: peer}
-			var dialing context.Context
-			dialing, k.release = context.WithCancel(ctx)
+			var holding, dialing context.Context
+			holding, k.replace = context.WithCancel(ctx)
+			dialing, k.release = context.WithCancel(holding)
 			all[peer.ID] = k
 			l := p.link(peer)
 			group.Go(func() {
-				l.keep(ctx, dialing)
-				k.release()
+				l.keep(ctx, holding, dialing)
+				k.replace()
 				k.over.Store(true)
 				p.poke()
 			})
@@ -277,6 +281,7 @@ func (p *Peers) Run(ctx context.Context) error {
 type kept struct {
 	peer    Peer
 	release func() // stops making sessions
+	replace func() // is release that ends a session which is not heard: the server has moved
 	over    atomic.Bool
 }
 
@@ -423,7 +428,11 @@ func (o *owner) dial(ctx context.Context, d tunnel.Dial) (tunnel.Stream, error) 
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(o.usable, func() { cancel(context.Cause(o.usable)) })()
-	return d.Connect(ctx, o.session)
+	s, err := d.Connect(ctx, o.session)
+	if err != nil {
+		return nil, err
+	}
+	return &tunnel.Tap{Conn: s, Failed: naming(o.peer.ID)}, nil
 }
 
 // owners are the servers that have a session of node, the best first: one that is not
