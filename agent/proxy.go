@@ -66,10 +66,12 @@ func (d *dialer) dialProxy(ctx context.Context, via *url.URL, addr string, one d
 	stop := context.AfterFunc(ctx, func() { _ = raw.SetDeadline(time.Unix(1, 0)) })
 	if via.Scheme == "https" {
 		t := tls.Client(raw, &tls.Config{ServerName: via.Hostname(), MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}})
-		err, c = t.HandshakeContext(ctx), t
+		err, c = proxyTLS(via, t.HandshakeContext(ctx)), t
 	}
 	if err == nil {
-		err = askProxy(c, via, addr)
+		if err = askProxy(c, via, addr); alerted(err) {
+			err = proxyTLS(via, err) // with TLS 1.3 it may refuse after this end's handshake
+		}
 	}
 	if stopped := stop(); !stopped && err != nil || err == nil && ctx.Err() != nil {
 		err = silent(context.Cause(ctx), addr, time.Since(began))

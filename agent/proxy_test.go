@@ -5,6 +5,8 @@ package agent
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/base64"
 	"errors"
 	"io"
@@ -12,6 +14,9 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"sync"
@@ -158,6 +163,89 @@ func TestProxyAnswers(t *testing.T) {
 				t.Errorf("the password is told: %v", err)
 			}
 		})
+	}
+}
+
+// TestProxyTLS: a failed TLS handshake with the proxy is reported as the proxy's failure, and its
+// remedy concerns the proxy.
+func TestProxyTLS(t *testing.T) {
+	ca := newAuthority(t)
+	later, past := time.Now().Add(time.Hour), time.Now().Add(-time.Hour)
+	certified := func(until time.Time, ip string) func(net.Conn) {
+		cert := ca.Issue(t, &x509.Certificate{
+			IPAddresses: []net.IP{net.ParseIP(ip)}, NotBefore: time.Now().Add(-2 * time.Hour), NotAfter: until,
+			ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+		})
+		conf := &tls.Config{Certificates: []tls.Certificate{*cert}, MinVersion: tls.VersionTLS12}
+		return func(c net.Conn) { _ = tls.Server(c, conf).HandshakeContext(t.Context()) }
+	}
+	for name, tt := range map[string]struct {
+		serve func(net.Conn)
+		want  string
+	}{
+		"unknown authority": {certified(later, "127.0.0.1"), "add the authority of the proxy's certificate to this machine's trust store, or have SSL_CERT_FILE name it"},
+		"another name":      {certified(later, "192.0.2.1"), "set HTTPS_PROXY to a name that the proxy's certificate has"},
+		"expired":           {certified(past, "127.0.0.1"), "check this machine's clock and whether the proxy's certificate has expired"},
+		"refuses us": {func(c net.Conn) {
+			_, _ = c.Read(make([]byte, 4096))
+			_, _ = c.Write([]byte{21, 3, 3, 0, 2, 2, 116}) // a fatal alert, certificate_required
+			_, _ = io.Copy(io.Discard, c)
+		}, "if it wants a client certificate, have it let this machine through without one"},
+		"no TLS": {func(c net.Conn) {
+			_, _ = bufio.NewReader(c).ReadByte()
+			_, _ = io.WriteString(c, "HTTP/1.1 400 Bad Request\r\n\r\n")
+			_, _ = io.Copy(io.Discard, c)
+		}, "the proxy does not speak TLS: set HTTPS_PROXY to http://"},
+		"hangs up": {func(c net.Conn) { _, _ = c.Read(make([]byte, 4096)) }, "if the proxy does not speak TLS, set HTTPS_PROXY to http://"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			via := &url.URL{Scheme: "https", Host: listen(t, tt.serve)}
+			d := newDialer(&Config{Proxy: func(string) (*url.URL, error) { return via, nil }})
+			_, err := d.DialContext(t.Context(), "tcp", "hub:6443")
+			err = Diagnose("hub:6443", err)
+			if !errors.Is(err, ErrProxyRefused) || errors.Is(err, ErrServerUntrusted) {
+				t.Fatalf("got %v, want a refusal of the proxy's", err)
+			}
+			if s := err.Error(); !strings.Contains(s, tt.want) || !strings.Contains(s, "connect through proxy "+via.Host) {
+				t.Errorf("got %q, want %q", s, tt.want)
+			}
+			for _, never := range []string{"data directory", "--tls-san", "\n", "hawser-agent check"} {
+				if strings.Contains(err.Error(), never) {
+					t.Errorf("%q has %q", err, never)
+				}
+			}
+		})
+	}
+}
+
+// TestProxyWantsCertificate: with TLS 1.3 a proxy refuses a client without a certificate after the
+// client's handshake. It runs in a process of its own, which trusts the proxy: a process reads
+// SSL_CERT_FILE once.
+func TestProxyWantsCertificate(t *testing.T) {
+	if os.Getenv("HAWSER_TEST_ALONE") == "" {
+		child := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+t.Name()+"$")
+		child.Env = append(os.Environ(), "HAWSER_TEST_ALONE=1")
+		if out, err := child.CombinedOutput(); err != nil {
+			t.Errorf("%v\n%s", err, out)
+		}
+		return
+	}
+	ca := newAuthority(t)
+	roots := filepath.Join(t.TempDir(), "ca.crt")
+	if err := os.WriteFile(roots, ca.PEM(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("SSL_CERT_FILE", roots)
+	cert := ca.Issue(t, &x509.Certificate{IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}})
+	conf := &tls.Config{Certificates: []tls.Certificate{*cert}, ClientAuth: tls.RequireAnyClientCert, MinVersion: tls.VersionTLS13}
+	via := &url.URL{Scheme: "https", Host: listen(t, func(c net.Conn) {
+		_ = tls.Server(c, conf).HandshakeContext(t.Context())
+		_, _ = io.Copy(io.Discard, c) // a close with unread data would reset the connection before the alert is read
+	})}
+	d := newDialer(&Config{Proxy: func(string) (*url.URL, error) { return via, nil }})
+	_, err := d.DialContext(t.Context(), "tcp", "hub:6443")
+	if err = Diagnose("hub:6443", err); !errors.Is(err, ErrProxyRefused) || !strings.Contains(err.Error(), "if it wants a client certificate") {
+		t.Errorf("got %v, want a refusal of the proxy's", err)
 	}
 }
 

@@ -5,11 +5,15 @@ package agent
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"html"
 	"io"
+	"net"
 	"net/http"
+	"net/url"
 	"regexp"
 	"slices"
 	"strings"
@@ -74,6 +78,57 @@ func (e *proxyError) remedy() string {
 	default:
 		return ""
 	}
+}
+
+// A proxyTLSError is a failed TLS handshake with an https:// proxy. It does not unwrap to its cause,
+// which would be taken for the server's.
+type proxyTLSError struct {
+	proxy string // HOST:PORT, without the password
+	cause error
+}
+
+// proxyTLS is err as the error of the TLS handshake with a proxy; nil stays nil.
+func proxyTLS(via *url.URL, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &proxyTLSError{proxyAddr(via), err}
+}
+
+// Error says whose TLS handshake failed.
+func (e *proxyTLSError) Error() string { return "TLS handshake with the proxy: " + e.cause.Error() }
+
+// remedy is what an operator should do.
+func (e *proxyTLSError) remedy() string {
+	var (
+		host  x509.HostnameError
+		ca    x509.UnknownAuthorityError
+		bad   x509.CertificateInvalidError
+		noTLS tls.RecordHeaderError
+		plain = "set HTTPS_PROXY to http://" + e.proxy
+	)
+	switch {
+	case errors.As(e.cause, &host):
+		return "set HTTPS_PROXY to a name that the proxy's certificate has, or have the proxy get a certificate for this one"
+	case errors.As(e.cause, &ca):
+		return "add the authority of the proxy's certificate to this machine's trust store, or have SSL_CERT_FILE name it"
+	case errors.As(e.cause, &bad) && bad.Reason == x509.Expired:
+		return "check this machine's clock and whether the proxy's certificate has expired"
+	case errors.As(e.cause, &bad):
+		return "have the proxy get a valid certificate for a TLS server"
+	case errors.As(e.cause, &noTLS):
+		return "the proxy does not speak TLS: " + plain
+	case alerted(e.cause):
+		return "the proxy refuses TLS with this machine: if it wants a client certificate, have it let this machine through without one, or put the server into NO_PROXY"
+	default:
+		return "if the proxy does not speak TLS, " + plain
+	}
+}
+
+// alerted reports whether err is a TLS alert of the peer.
+func alerted(err error) bool {
+	var op *net.OpError
+	return errors.As(err, &op) && op.Op == "remote error"
 }
 
 // schemesOf are the schemes of all challenges. A header may have several, separated by commas as

@@ -25,7 +25,7 @@ var (
 	ErrNotServer = errors.New("no hawser server answers there")
 	// ErrNodeRefused: the server accepts the certificate and refuses the session.
 	ErrNodeRefused = errors.New("server refuses this node")
-	// ErrProxyRefused: the HTTP proxy does not connect to the server.
+	// ErrProxyRefused: the HTTP proxy does not connect to the server, or TLS with it fails.
 	ErrProxyRefused = errors.New("the proxy does not let this node through")
 	// ErrReplaced: another agent with this node's certificate has connected.
 	ErrReplaced = errors.New("another agent with this node's identity has connected")
@@ -70,8 +70,11 @@ func reasonOf(err error) error {
 		bad   x509.CertificateInvalidError
 		noTLS tls.RecordHeaderError
 		proxy *proxyError
+		hop   *proxyTLSError
 	)
 	switch {
+	case errors.As(err, &hop):
+		return ErrProxyRefused
 	case errors.As(err, &proxy):
 		if proxy.remedy() != "" {
 			return ErrProxyRefused
@@ -142,8 +145,11 @@ func remedy(reason, err error) string {
 		bad   x509.CertificateInvalidError
 		noTLS tls.RecordHeaderError
 		proxy *proxyError
+		hop   *proxyTLSError
 	)
 	switch {
+	case errors.As(err, &hop):
+		return hop.remedy()
 	case errors.As(err, &proxy):
 		return proxy.remedy()
 	case errors.As(err, &host):

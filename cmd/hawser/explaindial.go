@@ -237,6 +237,9 @@ func readTunnel(ctx context.Context, client kubernetes.Interface, name string, d
 				return fmt.Sprintf("node %s: %s (%s): %s", name, c.Status, c.Reason, c.Message), nil
 			}
 		}
+		if n.Annotations[setup.TransportAnnotation] == setup.SSH {
+			return fmt.Sprintf("node %s keeps no tunnel: the server reaches it by ssh", name), nil
+		}
 		return fmt.Sprintf("node %s says nothing of a tunnel", name), nil
 	})
 	return connected, err

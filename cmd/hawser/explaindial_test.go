@@ -18,6 +18,7 @@ import (
 
 	"github.com/hawser-project/hawser/cmd/internal/clitest"
 	"github.com/hawser-project/hawser/cmd/internal/explain"
+	"github.com/hawser-project/hawser/cmd/internal/setup"
 	"github.com/hawser-project/hawser/controlplane/apiserver/kubelet"
 	"github.com/hawser-project/hawser/controlplane/evidence"
 	"github.com/hawser-project/hawser/tunnel"
@@ -53,6 +54,9 @@ func dialAPI(t *testing.T) *httptest.Server {
 		"/api/v1/nodes/node-1": &corev1.Node{
 			TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"},
 			Status:   corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: evidence.TunnelConnected, Status: "True", Reason: "Attached", Message: "session 3"}}},
+		},
+		"/api/v1/nodes/by-ssh": &corev1.Node{
+			TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}, ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{setup.TransportAnnotation: setup.SSH}},
 		},
 		"/api/v1/namespaces/ns/pods/web": &corev1.Pod{
 			TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}, Spec: corev1.PodSpec{NodeName: name}, Status: corev1.PodStatus{PodIP: "10.0.0.7", Phase: corev1.PodRunning},
@@ -109,6 +113,7 @@ func TestExplainDial(t *testing.T) {
 	rc := &rest.Config{Host: api.URL, ContentConfig: rest.ContentConfig{ContentType: "application/json"}}
 	for text, want := range map[string][]string{
 		"node-1:80":   {"", "reached: it answered HTTP 418", "node node-1: True (Attached): session 3"},
+		"by-ssh:80":   {"", "reached: it answered HTTP 418", "node by-ssh keeps no tunnel: the server reaches it by ssh"},
 		"node-1:22":   {"not reached", "policy refuses: dial node-1:22: not one of its ports"},
 		"node-2:80":   {"not reached", "object refuses: not found: /api/v1/nodes/node-2"},
 		"node-1:99":   {"", "reached: it answered HTTP 200"},

@@ -189,11 +189,18 @@ func TestFleetAttempts(t *testing.T) {
 	})
 }
 
-// A node with another host key than before is refused.
+// A node with another host key than before is refused, until that key is pinned: the next dial
+// does not wait for the back-off.
 func TestFleetHostKeyChanges(t *testing.T) {
 	l, other := newLab(t), newLab(t)
 	synctest.Test(t, func(t *testing.T) {
-		cfg := l.config()
+		cfg, keys := l.config(), oversshtest.Pinned(l.host)
+		cfg.SSH.HostKeys = keys
+		var attempts atomic.Int64
+		cfg.SSH.Dial = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			attempts.Add(1)
+			return l.net.Dial(ctx, network, addr)
+		}
 		die := l.serve(t, "sshd:22", hello)
 		f, _ := start(t, cfg)
 		f.Set("node-1", "sshd:22", "")
@@ -201,10 +208,25 @@ func TestFleetHostKeyChanges(t *testing.T) {
 		die()
 		l.signer = other.signer
 		l.serve(t, "sshd:22", hello)
-		time.Sleep(time.Minute)
-		_, err := f.Dial(t.Context(), "node-1", tunnel.Dial{Network: "tcp", Addr: "node-1:1"})
-		if !errors.Is(err, tunnel.Denied) || !errors.Is(err, oversshtest.ErrOther) {
-			t.Errorf("dial: %v", err)
+		time.Sleep(10 * time.Minute) // the bubble's clock
+		synctest.Wait()
+		before := attempts.Load()
+		for range 100 {
+			f.Look()
+			_, err := f.Dial(t.Context(), "node-1", tunnel.Dial{Network: "tcp", Addr: "node-1:1"})
+			if !errors.Is(err, tunnel.Denied) || !errors.Is(err, oversshtest.ErrOther) {
+				t.Errorf("dial: %v", err)
+			}
+			synctest.Wait()
+		}
+		if n := attempts.Load() - before; n != 0 {
+			t.Errorf("dials of a node with a wrong key are %d attempts to connect", n)
+		}
+		keys.Pin("node-1", other.host)
+		began := time.Now()
+		_ = open(t, f, "node-1").Close()
+		if took := time.Since(began); took != 0 {
+			t.Errorf("a dial takes %v after the key was pinned", took)
 		}
 	})
 }

@@ -82,7 +82,7 @@ func (n *node) run(ctx context.Context) {
 		if ctx.Err() == nil {
 			n.tell(err)
 		}
-		pause(ctx, rand.N(min(minBackoff<<min(failures, 10), maxBackoff)))
+		n.backOff(ctx, rand.N(min(minBackoff<<min(failures, 10), maxBackoff)), err)
 		failures++
 	}
 }
@@ -134,6 +134,33 @@ func (n *node) wake() {
 	}
 }
 
+// backOff waits for d after err. The wait ends early once the host key that err refuses may be
+// shown, which it checks when current wakes it.
+func (n *node) backOff(ctx context.Context, d time.Duration, err error) {
+	over := time.After(d)
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-over:
+			return
+		case <-n.look:
+			if refused := new(overssh.HostKeyError); errors.As(err, &refused) && n.stillRefused(refused) == nil {
+				return
+			}
+		}
+	}
+}
+
+// stillRefused checks the host key of an earlier refusal again. It returns nil if the node may show
+// that key now.
+func (n *node) stillRefused(e *overssh.HostKeyError) error {
+	if err := n.fleet.cfg.SSH.HostKeys.Check(n.name, n.addr, e.Key); err != nil {
+		return fmt.Errorf("%w: %w", tunnel.Denied, err)
+	}
+	return nil
+}
+
 // pause waits for d, or until ctx is done.
 func pause(ctx context.Context, d time.Duration) {
 	select {
@@ -173,7 +200,8 @@ func (n *node) settle(s *overssh.Session, err error) {
 }
 
 // current returns the session. While an attempt is under way it waits for its
-// outcome; between two attempts it returns the last error at once.
+// outcome; between two attempts it returns the last error at once, unless the host key that this
+// refuses was pinned since: then it starts an attempt.
 func (n *node) current(ctx context.Context) (*overssh.Session, error) {
 	for {
 		n.mu.Lock()
@@ -182,6 +210,9 @@ func (n *node) current(ctx context.Context) (*overssh.Session, error) {
 		if no := n.refused(s); no != nil {
 			n.wake()
 			return nil, no
+		}
+		if refused := new(overssh.HostKeyError); errors.As(err, &refused) {
+			err = n.stillRefused(refused)
 		}
 		switch {
 		case s != nil:

@@ -14,6 +14,18 @@ import (
 	"github.com/hawser-project/hawser/tunnel"
 )
 
+// A HostKeyError means that HostKeys refuse the key that a node's sshd has shown.
+type HostKeyError struct {
+	Key ssh.PublicKey
+	Err error // of HostKeys
+}
+
+// Error says why, as an error that wraps tunnel.Denied.
+func (e *HostKeyError) Error() string { return fmt.Sprintf("%v: %v", tunnel.Denied, e.Err) }
+
+// Unwrap gives tunnel.Denied and the error of HostKeys.
+func (e *HostKeyError) Unwrap() []error { return []error{tunnel.Denied, e.Err} }
+
 // A target is a direct-tcpip request (RFC 4254, 7.2). The node does not learn who has asked.
 type target struct {
 	Host           string

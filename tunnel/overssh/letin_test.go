@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -156,4 +157,35 @@ func (pattern) Read(p []byte) (int, error) {
 		p[i] = byte(i)
 	}
 	return len(p), nil
+}
+
+// TestKeyModes: a key that the server's user owns and that others may read is refused, as by
+// OpenSSH.
+func TestKeyModes(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "key")
+	newKey(t, path)
+	for mode, open := range map[os.FileMode]bool{
+		0o600: false, 0o400: false, 0o700: false,
+		0o640: true, 0o604: true, 0o644: true, 0o620: true, 0o601: true, 0o440: true,
+	} {
+		if err := os.Chmod(path, mode); err != nil {
+			t.Fatal(err)
+		}
+		err := CheckKey(path)
+		switch {
+		case !open && err != nil:
+			t.Errorf("mode %04o: %v", mode, err)
+		case open && (err == nil || !strings.Contains(err.Error(), "chmod 600 "+path) || strings.Contains(err.Error(), "\n")):
+			t.Errorf("mode %04o: %v, want a line with the remedy", mode, err)
+		}
+	}
+	if os.Geteuid() != 0 {
+		return
+	}
+	if err := os.Chown(path, 65534, -1); err != nil {
+		t.Fatal(err)
+	}
+	if err := CheckKey(path); err != nil {
+		t.Errorf("a key of another user: %v", err)
+	}
 }

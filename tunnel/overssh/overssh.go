@@ -48,6 +48,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"syscall"
 	"time"
 
 	"golang.org/x/crypto/ssh"
@@ -65,8 +66,9 @@ var Help embed.FS
 
 // Config says how to log in to nodes. User, KeyFile and HostKeys are required.
 type Config struct {
-	// User logs in, with the private key in KeyFile (PEM, no passphrase). The file
-	// is read again for each session, so that a key can be replaced.
+	// User logs in, with the private key in KeyFile (PEM, no passphrase, closed to others if
+	// this process's user owns it). The file is read again for each session, so that a key can
+	// be replaced.
 	User    string
 	KeyFile string
 	// HostKeys says which keys nodes may show.
@@ -107,11 +109,19 @@ func CheckKey(path string) error {
 	return err
 }
 
-// readKey reads a private key.
+// readKey reads a private key. As OpenSSH does, it refuses one that this process's user owns and
+// that others may use.
 func readKey(path string) (ssh.Signer, error) {
 	pem, err := os.ReadFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("read ssh key: %w", err)
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, fmt.Errorf("read ssh key: %w", err)
+	}
+	if st, ok := info.Sys().(*syscall.Stat_t); ok && int(st.Uid) == os.Geteuid() && info.Mode().Perm()&0o077 != 0 {
+		return nil, fmt.Errorf("ssh key %s is open to other users (mode %04o): chmod 600 %s", path, info.Mode().Perm(), path)
 	}
 	key, err := ssh.ParsePrivateKey(pem)
 	switch {

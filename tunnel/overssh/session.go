@@ -39,7 +39,8 @@ type Session struct {
 
 // Dial connects to the sshd of a node at addr, HOST:PORT, and logs in, within 15 s. ctx
 // bounds the dialing only. The error wraps tunnel.Denied if the host key or the login is
-// refused. The caller closes the session.
+// refused, and is a *HostKeyError if a key was shown that HostKeys refuse. The caller closes
+// the session.
 func Dial(ctx context.Context, c Config, node, addr string) (*Session, error) {
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
@@ -68,7 +69,7 @@ func Dial(ctx context.Context, c Config, node, addr string) (*Session, error) {
 		HostKeyAlgorithms: algorithms,
 		HostKeyCallback: func(_ string, _ net.Addr, shown ssh.PublicKey) error {
 			if unverified = c.HostKeys.Check(node, addr, shown); unverified != nil {
-				unverified = fmt.Errorf("%w: %w", tunnel.Denied, unverified)
+				unverified = &HostKeyError{shown, unverified}
 			}
 			return unverified
 		},

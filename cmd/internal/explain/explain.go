@@ -11,6 +11,7 @@ package explain
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -40,6 +41,9 @@ const tunnelParked = "TunnelParked"
 // DefaultGrace is how long a node may be quiet before it turns Unknown, where the
 // server was not told otherwise.
 const DefaultGrace = 40 * time.Second
+
+// kubeletPort is the kubelet API's port on a node that does not say otherwise.
+const kubeletPort = 10250
 
 // maxEvents is how many events a report has, the latest.
 const maxEvents = 8
@@ -85,6 +89,7 @@ type Report struct {
 	Site      string      `json:"site,omitempty"`
 	Autonomy  string      `json:"autonomy,omitempty"` // the node's annotation
 	Cordoned  bool        `json:"cordoned,omitempty"`
+	SSHTarget string      `json:"sshTarget,omitempty"` // see sshTarget
 	Identity  string      `json:"identity,omitempty"`
 	Verdict   Verdict     `json:"verdict"`
 	Ready     *Condition  `json:"ready,omitempty"`
@@ -188,6 +193,7 @@ func Explain(o Objects) *Report {
 		r.Autonomy = setup.Printable(n.Annotations["node.hawser.dev/autonomy-duration"])
 		r.Cordoned = n.Spec.Unschedulable
 		r.Ready, r.Tunnel, r.DataPath = pick(n, corev1.NodeReady), pick(n, tunnelConnected), pick(n, dataPathReady)
+		r.SSHTarget = sshTarget(n, r)
 		r.distrust(o.Away)
 		for _, t := range n.Spec.Taints {
 			out := Taint{Key: setup.Printable(t.Key), Value: setup.Printable(t.Value), Effect: corev1.TaintEffect(setup.Printable(string(t.Effect)))}
@@ -216,6 +222,15 @@ func pick(n *corev1.Node, t corev1.NodeConditionType) *Condition {
 		}
 	}
 	return nil
+}
+
+// sshTarget is NODE:PORT of the kubelet API of a node that the server reaches by ssh; empty if the
+// node is none. A node with conditions is judged by these, whatever its annotation says.
+func sshTarget(n *corev1.Node, r *Report) string {
+	if n.Annotations[auth.TransportAnnotation] != setup.SSH || r.Tunnel != nil || r.DataPath != nil {
+		return ""
+	}
+	return fmt.Sprintf("%s:%d", r.Node, cmp.Or(n.Status.DaemonEndpoints.KubeletEndpoint.Port, kubeletPort))
 }
 
 func heartbeat(o *Objects, ready *Condition) Heartbeat {

@@ -66,6 +66,12 @@ func (s *scene) foreign() {
 	s.o.Node.Status.Conditions = s.o.Node.Status.Conditions[:1]
 }
 
+// ssh is a node that the server reaches by ssh.
+func (s *scene) ssh() {
+	s.foreign()
+	s.o.Node.Annotations = map[string]string{auth.TransportAnnotation: "ssh"}
+}
+
 func (s *scene) lease(age time.Duration) {
 	holder, seconds, at := "node-1", int32(40), metav1.NewMicroTime(now.Add(-age))
 	s.o.Lease = &coordinationv1.Lease{Spec: coordinationv1.LeaseSpec{HolderIdentity: &holder, LeaseDurationSeconds: &seconds, RenewTime: &at}}
@@ -242,6 +248,23 @@ func TestFaults(t *testing.T) {
 		{"heartbeats late", func(s *scene) { s.lease(30 * time.Second) }, HeartbeatDelay, []string{"(in 10s): the node turns Unknown unless"}},
 		{"foreign kubelet silent", func(s *scene) { s.foreign(); s.lost() }, SilentNode, []string{"no tunnel to say why", "none known"}},
 		{"foreign kubelet well", func(s *scene) { s.foreign() }, Healthy, []string{"nothing is broken"}},
+		{"reached by ssh", func(s *scene) { s.ssh() }, Healthy, []string{
+			"Verdict      heartbeats arrive; the server reaches the node by ssh, which only a dial checks: hawser explain dial node-1:10250\n",
+			"Tunnel       none: the server reaches the node by ssh\n", "Kubelet API  not probed: hawser explain dial node-1:10250\n",
+		}},
+		{"reached by ssh, of another port, cordoned", func(s *scene) {
+			s.ssh()
+			s.o.Node.Spec.Unschedulable = true
+			s.o.Node.Status.DaemonEndpoints.KubeletEndpoint.Port = 10260
+		}, Healthy, []string{"explain dial node-1:10260; the node is cordoned and takes no new pods"}},
+		{"reached by ssh, and silent", func(s *scene) { s.ssh(); s.lost() }, SilentNode, []string{"no heartbeat arrives", "reaches the node by ssh"}},
+		{"reached by ssh, and its kubelet API does not answer", func(s *scene) {
+			s.ssh()
+			s.path("False", "ProbeFailed", "sshd does not forward there", time.Minute)
+		}, KubeletAPI, []string{"logs, exec and port-forward fail", "ProbeFailed) since 2026-11-22T14:04:08Z (1m0s ago): sshd does not forward there"}},
+		{"reached by ssh once, and has a tunnel", func(s *scene) {
+			s.o.Node.Annotations = map[string]string{auth.TransportAnnotation: "ssh"}
+		}, Healthy, []string{"Verdict      nothing is broken\n"}},
 		{"tainted", func(s *scene) {
 			s.lost()
 			s.noTunnel("LinkSilent")

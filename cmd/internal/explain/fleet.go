@@ -28,6 +28,7 @@ type Fleet struct {
 	Nodes    int       `json:"nodes"`
 	Broken   int       `json:"broken"`
 	Cordoned int       `json:"cordoned"`
+	SSH      int       `json:"reachedBySSH,omitempty"` // of those that are not broken; no condition says whether they are reached
 	Groups   []*Group  `json:"groups,omitempty"`
 
 	groups map[groupKey]*Group
@@ -69,6 +70,9 @@ func (f *Fleet) Add(o Objects) {
 		f.Cordoned++
 	}
 	if r.Verdict.Layer == Healthy {
+		if r.SSHTarget != "" {
+			f.SSH++
+		}
 		return
 	}
 	f.Broken++
@@ -167,6 +171,9 @@ func (f *Fleet) WriteText(w io.Writer) error {
 	var b strings.Builder
 	at := &Report{Time: f.Time}
 	fmt.Fprintf(&b, "%s: %d broken, %d not; %d cordoned\n", count(f.Nodes), f.Broken, f.Nodes-f.Broken, f.Cordoned)
+	if f.SSH > 0 {
+		fmt.Fprintf(&b, "reached by ssh and not broken otherwise: %s, which only a dial checks: %s\n", count(f.SSH), dialCommand(fmt.Sprintf("NODE:%d", kubeletPort)))
+	}
 	shown := min(len(f.Groups), maxGroups)
 	for _, g := range f.Groups[:shown] {
 		in := ""

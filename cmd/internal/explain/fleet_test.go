@@ -110,6 +110,23 @@ func TestFleetAfterARestart(t *testing.T) {
 	}
 }
 
+// TestFleetReachedBySSH: the page says of how many nodes it does not know whether they can be reached.
+func TestFleetReachedBySSH(t *testing.T) {
+	f := Fleet{Time: now}
+	f.Add(at("a", "", "", (*scene).ssh))
+	f.Add(at("b", "", ""))
+	f.Add(at("c", "", "", (*scene).ssh, (*scene).lost))
+	f.Sort()
+	var page bytes.Buffer
+	if err := f.WriteText(&page); err != nil {
+		t.Fatal(err)
+	}
+	want := "3 nodes: 1 broken, 2 not; 0 cordoned\nreached by ssh and not broken otherwise: 1 node, which only a dial checks: hawser explain dial NODE:10250\n\n1 node"
+	if !strings.HasPrefix(page.String(), want) {
+		t.Errorf("got\n%s\nwant\n%s", page.String(), want)
+	}
+}
+
 // TestFleetIsOnePage: however much is broken.
 func TestFleetIsOnePage(t *testing.T) {
 	f := Fleet{Time: now}

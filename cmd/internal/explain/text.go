@@ -53,14 +53,18 @@ func (r *Report) WriteText(w io.Writer) error {
 
 // layers tell how each stands.
 func (r *Report) layers(line func(name, format string, args ...any)) {
+	noTunnel, noProbe := "none known", "not probed"
+	if r.SSHTarget != "" {
+		noTunnel, noProbe = "none: the server reaches the node by ssh", "not probed: "+dialCommand(r.SSHTarget)
+	}
 	for _, c := range []struct {
 		name string
 		is   *Condition
 		none string
 	}{
 		{"Ready", r.Ready, "never reported"},
-		{"Tunnel", r.Tunnel, "none known"},
-		{"Kubelet API", r.DataPath, "not probed"},
+		{"Tunnel", r.Tunnel, noTunnel},
+		{"Kubelet API", r.DataPath, noProbe},
 	} {
 		if c.is == nil {
 			line(c.name, "%s", c.none)

@@ -67,11 +67,23 @@ func judge(o *Objects, r *Report) Verdict {
 	case r.Heartbeat.Behind == 0 && o.Now.Sub(r.Heartbeat.Latest) > o.Grace/2:
 		return verdict(HeartbeatDelay, "heartbeats are late; everything else looks well")
 	case r.Cordoned:
-		return verdict(Healthy, "nothing is broken; the node is cordoned and takes no new pods%s%s", flaps(o), behind(r))
+		return verdict(Healthy, "%s; the node is cordoned and takes no new pods%s%s", well(r), flaps(o), behind(r))
 	default:
-		return verdict(Healthy, "nothing is broken%s%s", flaps(o), behind(r))
+		return verdict(Healthy, "%s%s%s", well(r), flaps(o), behind(r))
 	}
 }
+
+// well says what is known of a node without a fault. No condition says whether the server reaches a
+// node by ssh.
+func well(r *Report) string {
+	if r.SSHTarget != "" {
+		return "heartbeats arrive; the server reaches the node by ssh, which only a dial checks: " + dialCommand(r.SSHTarget)
+	}
+	return "nothing is broken"
+}
+
+// dialCommand is the command that checks whether target can be dialed.
+func dialCommand(target string) string { return "hawser explain dial " + target }
 
 // absent is the verdict where there is no Node. Beside another cluster that decides who is a node,
 // and the hub goes on admitting what it has admitted.
