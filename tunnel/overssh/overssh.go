@@ -121,7 +121,7 @@ func readKey(path string) (ssh.Signer, error) {
 		return nil, fmt.Errorf("read ssh key: %w", err)
 	}
 	if st, ok := info.Sys().(*syscall.Stat_t); ok && int(st.Uid) == os.Geteuid() && info.Mode().Perm()&0o077 != 0 {
-		return nil, fmt.Errorf("ssh key %s is open to other users (mode %04o): chmod 600 %s", path, info.Mode().Perm(), path)
+		return nil, fmt.Errorf("ssh key %s is open to other users (mode %04o): chmod 600 %s, or mount its Secret with defaultMode: 0400", path, info.Mode().Perm(), path)
 	}
 	key, err := ssh.ParsePrivateKey(pem)
 	switch {
