@@ -26,6 +26,9 @@ const (
 	searchTimeout = 2 * time.Second
 	// moveTimeout bounds a session's migration to another connection.
 	moveTimeout = 15 * time.Second
+	// idleElsewhere is how long a session without streams is resumed beside the one in use while the
+	// attempts reach other servers.
+	idleElsewhere = 10 * time.Second
 	// suspendedFrom is the difference between wall clock and monotonic clock from which the
 	// machine is taken to have been suspended.
 	suspendedFrom = 5 * time.Second

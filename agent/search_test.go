@@ -206,8 +206,33 @@ func TestBalancerLeadsElsewhere(t *testing.T) {
 		old.resume()
 		exchangeText(t, in)
 		pass(time.Minute)
-		if n := h.greetings(); n != 2 {
-			t.Errorf("%d greetings", n)
+		if n := h.greetings(); n != 2 || first.session.Context().Err() != nil {
+			t.Errorf("%d greetings, and the first session: %v", n, context.Cause(first.session.Context()))
+		}
+	})
+}
+
+// TestIdleIsNotResumedElsewhere: a session that has no streams, and whose attempts to resume reach
+// another server, ends soon once there is a session with that one: each attempt costs a handshake.
+func TestIdleIsNotResumedElsewhere(t *testing.T) {
+	bubble(t, func(t *testing.T, h *servers) {
+		defer h.open("hub:1")()
+		fakeTransport := h.fakeTransport()
+		h.start(Config{Servers: []string{"hub:1"}, Transport: fakeTransport.transport()})
+		pass(time.Minute)
+		first := next(t, h.sessions)
+		old := fakeTransport.latest()
+		old.park()
+		old.reachElsewhere()
+		pass(3 * checkEvery)
+		next(t, h.sessions)
+		pass(idleElsewhere - 3*checkEvery)
+		if err := first.session.Context().Err(); err != nil {
+			t.Errorf("too early: %v", err)
+		}
+		pass(3 * checkEvery)
+		if first.session.Context().Err() == nil {
+			t.Error("the session goes on without a connection or a stream")
 		}
 	})
 }
