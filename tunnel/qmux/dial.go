@@ -25,6 +25,9 @@ const (
 	// localBackoff bounds it while the network is unreachable: such an attempt costs the
 	// peer nothing.
 	localBackoff = time.Second
+	// elsewhereBackoff is the least bound of the wait after another server was reached: that pays
+	// for the handshake.
+	elsewhereBackoff = 500 * time.Millisecond
 	// attemptTimeout bounds an attempt. Joining, once there is a connection, may take
 	// joinTimeout, or three times as long as connecting took.
 	attemptTimeout = 30 * time.Second
@@ -133,7 +136,7 @@ func (s *Session) Move(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(s.ctx, cancel)()
-	for pause := minBackoff; ; pause = min(2*pause, maxBackoff) {
+	for pause := elsewhereBackoff; ; pause = min(2*pause, maxBackoff) {
 		err := s.attempt(ctx, s.connect, insteadOfAll)
 		if !s.elsewhere(err) {
 			return err
@@ -183,8 +186,11 @@ func (s *Session) redial(doubted *conn, insteadOf uint64, useless int) {
 		if s.redialed(doubted, began, err) {
 			return
 		}
-		if tunnel.CodeOf(err) == tunnel.Unreachable {
+		switch {
+		case tunnel.CodeOf(err) == tunnel.Unreachable:
 			bound = min(bound, localBackoff)
+		case s.elsewhere(err):
+			bound = max(bound, elsewhereBackoff)
 		}
 		s.log.Debug("cannot go on yet", "session", s.id.String(), "err", err)
 		doubted, insteadOf = nil, insteadOfAll
