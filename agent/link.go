@@ -82,6 +82,14 @@ func (l *link) alone() bool { return len(l.agent.cfg.Servers) == 1 }
 // parked is since when the session has had no connection; zero if it has one.
 func (l *link) parked() time.Time { return l.session.Link().Parked }
 
+// endIdleElsewhere ends a session that has no streams if attempts to resume it reach other servers:
+// each of them costs one a handshake.
+func (l *link) endIdleElsewhere() {
+	if l.session.Link().Elsewhere && l.streams.count()+l.opened.count() == 0 {
+		_ = l.session.Close() // nothing is lost
+	}
+}
+
 // dial requests a new stream from the server. It fails when the link is abandoned.
 func (l *link) dial(ctx context.Context, d tunnel.Dial) (net.Conn, error) {
 	if err := l.opened.enter(d.Addr); err != nil {

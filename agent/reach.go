@@ -145,7 +145,8 @@ func (a *Agent) reachable(server string) error {
 }
 
 // causeOf returns why greeting s failed. With TLS 1.3 a server may reject the client's
-// certificate after the client's handshake. Then the alert is the cause of the session's end.
+// certificate after the client's handshake. Then the alert is the cause of the session's end. It may
+// be a goodbye of the server, too, which the stream of the greeting does not have.
 func causeOf(ctx context.Context, s tunnel.Session, err error) error {
 	var bye *tunnel.Goodbye
 	if reasonOf(err) != nil || errors.As(err, &bye) {
@@ -158,7 +159,7 @@ func causeOf(ctx context.Context, s tunnel.Session, err error) error {
 	case <-t.C:
 	case <-ctx.Done():
 	}
-	if cause := context.Cause(s.Context()); cause != nil && reasonOf(cause) != nil {
+	if cause := context.Cause(s.Context()); cause != nil && (reasonOf(cause) != nil || errors.As(cause, &bye)) {
 		return cause
 	}
 	return err

@@ -13,6 +13,7 @@ import (
 	"net"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -172,7 +173,7 @@ func listen(t *testing.T, serve func(net.Conn)) string {
 	return ln.Addr().String()
 }
 
-// TestDeeper: if the greeting fails because the session ended by an alert, the alert is
+// TestCauseOf: if the greeting fails because the session ended by an alert or a goodbye, that is
 // reported.
 func TestCauseOf(t *testing.T) {
 	alert := &net.OpError{Op: "remote error", Err: tls.AlertError(42)}
@@ -187,6 +188,13 @@ func TestCauseOf(t *testing.T) {
 	cancel(tunnel.ErrSessionClosed)
 	if err := causeOf(t.Context(), s, tunnel.Dead); !errors.Is(err, tunnel.Dead) {
 		t.Errorf("got %v, want what the greeting said", err)
+	}
+	ctx, cancel = context.WithCancelCause(t.Context())
+	s = &endedSession{ctx: ctx}
+	bye := &tunnel.Goodbye{Code: tunnel.Lost, Text: "both connections must reach the same server"}
+	cancel(bye)
+	if err := causeOf(t.Context(), s, fmt.Errorf("greet server: %w", syscall.ECONNRESET)); !errors.Is(err, bye) {
+		t.Errorf("got %v, want why the server has ended the session", err)
 	}
 }
 

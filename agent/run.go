@@ -364,9 +364,11 @@ func (k *keeper) leave(l *link) {
 		l.log.Info("cutting streams that have not finished", "streams", l.streams.count()+l.opened.count(), "after", k.agent.cfg.MoveTimeout)
 		_ = l.session.Close() // its streams are lost
 	})
+	idle := time.AfterFunc(idleElsewhere, l.endIdleElsewhere)
 	k.links.Go(func() {
 		<-l.done
 		limit.Stop()
+		idle.Stop()
 	})
 }
 

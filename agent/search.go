@@ -26,6 +26,9 @@ const (
 	searchTimeout = 2 * time.Second
 	// moveTimeout bounds a session's migration to another connection.
 	moveTimeout = 15 * time.Second
+	// idleElsewhere is how long a session without streams is resumed beside the one in use while the
+	// attempts reach other servers.
+	idleElsewhere = 10 * time.Second
 	// suspendedFrom is the difference between wall clock and monotonic clock from which the
 	// machine is taken to have been suspended.
 	suspendedFrom = 5 * time.Second
@@ -109,7 +112,8 @@ func (k *keeper) logLink(l *link) {
 }
 
 // fallBack tries the other servers in turn. The link itself retries its own server. If that is
-// the only one and is about to leave, its name may lead to another one by now, which is tried.
+// the only one and is about to leave, its name may lead to another one by now, which is tried. So
+// it is if an attempt to resume has shown that its address leads to others, as a load balancer's.
 func (k *keeper) fallBack(ctx context.Context, l *link) {
 	n := k.search.attempts
 	k.search.attempts++
@@ -119,7 +123,7 @@ func (k *keeper) fallBack(ctx context.Context, l *link) {
 	other := l.server
 	if others := len(servers) - 1; others > 0 {
 		other = servers[(slices.Index(servers, l.server)+1+n%others)%len(servers)]
-	} else if !l.drains() {
+	} else if !l.drains() && !l.seen.Elsewhere {
 		return
 	}
 	if other != l.server && time.Now().Before(k.retryAfter[other]) {

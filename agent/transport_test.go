@@ -72,10 +72,17 @@ func (b *fakeSession) park() {
 	b.connected = make(chan struct{})
 }
 
+// reachElsewhere records that an attempt to resume has reached another server.
+func (b *fakeSession) reachElsewhere() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.state.Elsewhere = true
+}
+
 func (b *fakeSession) resume() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.state.Parked = time.Time{}
+	b.state.Parked, b.state.Elsewhere = time.Time{}, false
 	b.state.Resumes++
 	b.state.Replayed += 100
 	close(b.connected)

@@ -25,12 +25,18 @@ import (
 // every dial with api.
 func dock(t *testing.T, ca *authority, api func(net.Conn)) (addr string, sessions <-chan tunnel.Session) {
 	t.Helper()
+	return dockNamed(t, ca, "", api)
+}
+
+// dockNamed is dock of a server with a name.
+func dockNamed(t *testing.T, ca *authority, name string, api func(net.Conn)) (addr string, sessions <-chan tunnel.Session) {
+	t.Helper()
 	cert := ca.serving(t, time.Now().Add(time.Hour))
 	raw, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	ln, err := qmux.Listen(raw, tunnel.Options{TLS: auth.ServerTLS(
+	ln, err := qmux.Listen(raw, tunnel.Options{Link: tunnel.LinkOptions{Server: name}, TLS: auth.ServerTLS(
 		func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return cert, nil },
 		func() (*x509.CertPool, error) { return ca.Pool(), nil })})
 	if err != nil {
@@ -47,7 +53,7 @@ func dock(t *testing.T, ca *authority, api func(net.Conn)) (addr string, session
 				t.Error(err)
 				return
 			}
-			c := g.Control(tunnel.Welcome{Session: 1})
+			c := g.Control(tunnel.Welcome{Session: 1, Meta: tunnel.Meta{serverKey: name}})
 			if err := c.Welcome(ctx); err != nil {
 				if ctx.Err() == nil { // else the test is over
 					t.Error(err)
@@ -173,4 +179,93 @@ func TestRejectedOverTheWire(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A balancer has several servers behind one address.
+type balancer struct {
+	mu    sync.Mutex // guards the following
+	to    string     // the server that connections reach
+	conns map[string][]net.Conn
+}
+
+func (b *balancer) dial(ctx context.Context, network, _ string) (net.Conn, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	c, err := new(net.Dialer).DialContext(ctx, network, b.to)
+	if err == nil {
+		b.conns[b.to] = append(b.conns[b.to], c)
+	}
+	return c, err
+}
+
+// lead has connections reach a server from now on.
+func (b *balancer) lead(to string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.to = to
+}
+
+// cut closes the connections with a server.
+func (b *balancer) cut(server string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, c := range b.conns[server] {
+		_ = c.Close() // it is lost
+	}
+	b.conns[server] = nil
+}
+
+// A load balancer leads an agent that has lost its connection to another server: the agent has a
+// session with that one soon, and the streams of the old session go on once a connection reaches
+// the old server.
+func TestBehindABalancer(t *testing.T) {
+	ca := newAuthority(t)
+	one, atOne := dockNamed(t, ca, "one", echo)
+	two, atTwo := dockNamed(t, ca, "two", echo)
+	b := &balancer{to: one, conns: map[string][]net.Conn{}}
+	conf := wireConfig("hub:6443", ca, ca.leaf(t, time.Now().Add(time.Hour)))
+	conf.Dial = b.dial
+	a, err := New(conf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	ctx, cancel := context.WithCancel(t.Context())
+	t.Cleanup(func() { cancel(); wg.Wait() })
+	wg.Go(func() {
+		if err := a.Run(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	first := <-atOne
+	c, err := a.DialContext(t.Context(), "tcp", "apiserver:443")
+	if err != nil {
+		t.Fatal(err)
+	}
+	say(t, c, "before")
+	b.lead(two)
+	b.cut(one)
+	began := time.Now()
+	<-atTwo
+	if took := time.Since(began); took > 10*time.Second {
+		t.Errorf("a session with the other server came after %v", took)
+	}
+	d, err := a.DialContext(t.Context(), "tcp", "apiserver:443")
+	if err != nil {
+		t.Fatal(err)
+	}
+	say(t, d, "through the other")
+	b.lead(one)
+	say(t, c, "after")
+	if l := first.Link(); l.Resumes != 1 {
+		t.Errorf("%+v", l)
+	}
+	select {
+	case <-atOne:
+		t.Error("there is one more session")
+	case <-atTwo:
+		t.Error("there is one more session")
+	case <-time.After(2 * checkEvery):
+	}
+	say(t, d, "still through the other")
 }

@@ -225,6 +225,10 @@ type LinkOptions struct {
 	// if it has no Code. Resume must not block. Nil allows every peer with a valid
 	// certificate. QUIC, which has one connection, never calls it.
 	Resume func(Peer) error
+	// Server names the accepting end, with 255 bytes at most. It stays the same if that
+	// restarts. By it the dialing end of qmux tells a server that has forgotten the session
+	// from another one behind the same load balancer. Empty means that all are taken for one.
+	Server string
 }
 
 // Window is DetachWindow with its default applied.
@@ -241,6 +245,9 @@ type LinkState struct {
 	// Cause is why there is none; nil while there is one. It wraps Dead if the peer fell
 	// silent, and otherwise the system's error.
 	Cause error
+	// Elsewhere says that an attempt to resume has reached another server since Parked, such
+	// as one behind the same load balancer.
+	Elsewhere bool
 	// Heard is when data was last received from the peer.
 	Heard time.Time
 	// Window is how long the session may stay parked; zero if it ends with its

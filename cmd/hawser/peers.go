@@ -151,6 +151,14 @@ func (p *peering) listener(l tunnel.Listener) tunnel.Listener {
 	return p.Listener(l)
 }
 
+// name is this server's ID; empty if there are no other servers.
+func (p *peering) name() string {
+	if p == nil {
+		return ""
+	}
+	return p.self.ID
+}
+
 // mayResume says whether sessions of hub, and those of other servers, may be resumed.
 func (p *peering) mayResume(hub *server.Hub, peer tunnel.Peer) error {
 	if p == nil {

@@ -105,6 +105,7 @@ func newTunnels(ctx context.Context, o *serverOptions, keys *keyring, t *tunnels
 	}
 	options := tunnel.Options{TLS: keys.agents, Link: o.link, Log: t.log}
 	options.Link.Resume = func(p tunnel.Peer) error { return t.peers.mayResume(t.hub, p) }
+	options.Link.Server = t.peers.name()
 	links, err := t.listen(ctx, options)
 	if err != nil {
 		return nil, err

@@ -11,8 +11,11 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"sync"
 	"time"
+
+	"golang.org/x/net/http2"
 
 	"github.com/hawser-project/hawser/tunnel"
 	"github.com/hawser-project/hawser/tunnel/carrier"
@@ -24,7 +27,12 @@ const (
 	maxWaiting           = 1024
 	maxWaitingOfIdentity = 16
 	pairTimeout          = 20 * time.Second
+	// refusalTimeout bounds how long the peer may take to hear why its second connection is refused.
+	refusalTimeout = 2 * time.Second
 )
+
+// errUnpaired is why a second connection is refused. The peer is told.
+var errUnpaired = errors.New("no such session: both connections must reach the same server; use qmux, or a load balancer that keeps a client's connections together")
 
 // Listen makes sessions of the connections that ln accepts; see tunnel.Transport.
 func Listen(ln net.Listener, o tunnel.Options) (tunnel.Listener, error) {
@@ -82,7 +90,7 @@ func (l *listener) accept(ctx context.Context, t *tls.Conn) (tunnel.Session, err
 	}
 	if err != nil {
 		_ = s.Close() // as above
-		return nil, err
+		return nil, fmt.Errorf("session of %s: %w", who, err)
 	}
 	return s, nil
 }
@@ -100,11 +108,26 @@ func (l *listener) acceptSecond(ctx context.Context, c *conn, who string) error 
 			s.request(c, cc)
 			return nil
 		}
-		err = errors.New("second connection of no session of this identity")
+		refuse(ctx, cc, errUnpaired)
+		err = errUnpaired
 	}
 	_ = cc.Close() // never fails in a way that matters
 	_ = c.Close()
-	return err
+	return fmt.Errorf("second connection of %s: %w", who, err)
+}
+
+// refuse tells the peer, which is the server on a second connection, why it is refused.
+func refuse(ctx context.Context, cc *http2.ClientConn, why error) {
+	ctx, cancel := context.WithTimeout(ctx, refusalTimeout)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "https://hawser"+refusalPath, http.NoBody)
+	if err != nil {
+		return
+	}
+	req.Header.Set(refusalHeader, why.Error())
+	if resp, err := cc.RoundTrip(req); err == nil {
+		_ = resp.Body.Close() // never fails
+	}
 }
 
 // addWaiting adds a waiting session, within the bounds.

@@ -20,7 +20,8 @@
 //
 // A stream is one POST: the request's body is one direction, the response's body the
 // other. The answer 200 says that the peer's program has accepted the stream. Behind a
-// balancer both connections must reach the same server.
+// balancer both connections must reach the same server. One that does not have the session of
+// a second connection says so before it closes that: POST /refusal with Hawser-Refusal: TEXT.
 //
 // What the library does not have, a session does not have either:
 //
@@ -60,10 +61,13 @@ const (
 	Name = "h2"
 	ALPN = "hawser-h2/2"
 
-	// What requests are for, and the header that names the session.
+	// What requests are for, and the headers that name the session and say why it is refused.
 	sessionPath   = "/session"
 	streamPath    = "/stream"
+	refusalPath   = "/refusal"
 	sessionHeader = "Hawser-Session"
+	refusalHeader = "Hawser-Refusal"
+	maxRefusal    = 256 // bytes of a text that are kept
 
 	// backlog is how many streams may wait to be accepted, at either end.
 	backlog = 256

@@ -94,7 +94,10 @@ func (s *session) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			defer s.Leave()
 			s.answer(w, r)
 		}
-	default:
+	case r.Method == http.MethodPost && r.URL.Path == refusalPath:
+		text := r.Header.Get(refusalHeader)
+		s.End(&tunnel.Goodbye{Code: tunnel.Lost, Text: text[:min(len(text), maxRefusal)]})
+	default: // an older peer answers a refusal so
 		w.WriteHeader(http.StatusNotFound)
 	}
 }

@@ -25,6 +25,9 @@ const (
 	// localBackoff bounds it while the network is unreachable: such an attempt costs the
 	// peer nothing.
 	localBackoff = time.Second
+	// elsewhereBackoff is the least bound of the wait after another server was reached: that pays
+	// for the handshake.
+	elsewhereBackoff = 500 * time.Millisecond
 	// attemptTimeout bounds an attempt. Joining, once there is a connection, may take
 	// joinTimeout, or three times as long as connecting took.
 	attemptTimeout = 30 * time.Second
@@ -121,7 +124,8 @@ func dialOn(ctx context.Context, first secured, dial dialFunc, o tunnel.Options)
 }
 
 // Move dials another connection while the present ones still work, and replaces them with
-// it: for when the local address changes or a better path is known.
+// it: for when the local address changes or a better path is known. Where that reaches another
+// server it dials again, until ctx is done.
 func (s *Session) Move(ctx context.Context) error {
 	if s.dial == nil {
 		return errors.New("move session: it ends with its connection")
@@ -132,7 +136,17 @@ func (s *Session) Move(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(s.ctx, cancel)()
-	return s.attempt(ctx, s.connect, insteadOfAll)
+	for pause := elsewhereBackoff; ; pause = min(2*pause, maxBackoff) {
+		err := s.attempt(ctx, s.connect, insteadOfAll)
+		if !s.elsewhere(err) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(pause):
+		}
+	}
 }
 
 // rejoinLocked starts redial, to replace a connection that is doubted or, if that is nil,
@@ -172,8 +186,11 @@ func (s *Session) redial(doubted *conn, insteadOf uint64, useless int) {
 		if s.redialed(doubted, began, err) {
 			return
 		}
-		if tunnel.CodeOf(err) == tunnel.Unreachable {
+		switch {
+		case tunnel.CodeOf(err) == tunnel.Unreachable:
 			bound = min(bound, localBackoff)
+		case s.elsewhere(err):
+			bound = max(bound, elsewhereBackoff)
 		}
 		s.log.Debug("cannot go on yet", "session", s.id.String(), "err", err)
 		doubted, insteadOf = nil, insteadOfAll
@@ -215,12 +232,34 @@ func (s *Session) redialed(doubted *conn, began time.Time, err error) bool {
 	}
 	if err != nil {
 		s.keepalive.lostAfter = 0 // the network is at fault, not a middlebox
-		if permanent(err) {
+		if s.endsByLocked(err, doubted) {
 			s.failLocked(err)
 		}
+		s.stats.Elsewhere = len(s.conns) == 0 && (s.stats.Elsewhere || s.elsewhere(err))
 	}
 	r.redialing = len(s.conns) == 0 && s.err == nil
 	return !r.redialing
+}
+
+// endsByLocked says whether the session ends by the error of an attempt to replace doubted, or to
+// resume. A load balancer may have led the connection to a server that is not the session's.
+func (s *Session) endsByLocked(err error, doubted *conn) bool {
+	e, ok := errors.AsType[*sessionError](err)
+	switch {
+	case !ok || e.Code != tunnel.Lost:
+		return permanent(err)
+	case e.server == "" || s.peer.server == "": // it may be another one
+		return doubted == nil || doubted.detached
+	default:
+		return !s.elsewhere(e)
+	}
+}
+
+// elsewhere says whether err is that a server has no such session, and is another one than the
+// session's.
+func (s *Session) elsewhere(err error) bool {
+	e, ok := errors.AsType[*sessionError](err)
+	return ok && e.Code == tunnel.Lost && e.server != "" && s.peer.server != "" && e.server != s.peer.server
 }
 
 // doubtLocked replaces a connection on which data is not acknowledged, or drops it if

@@ -14,7 +14,8 @@
 //   - Resumption. The receiver acknowledges by stream and offset, and the sender retains
 //     data until then. Data in flight on a lost connection is retransmitted on another. A
 //     session is parked while it has no connection, and ends when that has lasted for the
-//     detach window.
+//     detach window. It ends at once if its server does not have it any more. Another server
+//     behind the same load balancer is known by its name: the dialing end tries again.
 //
 // Package tunnel has the life of a byte, with the files that it passes through.
 //

@@ -59,8 +59,9 @@ type sessionError struct {
 	// Text says what happened, for people.
 	Text string
 
-	retry time.Duration // when to try again; zero: the peer did not say
-	cause error
+	retry  time.Duration // when to try again; zero: the peer did not say
+	server string        // that has refused a joining; empty if it did not send its name
+	cause  error
 }
 
 // Error says what happened.
@@ -110,6 +111,12 @@ var (
 // noSession refuses a joining; cause may be nil.
 func noSession(cause error) *sessionError {
 	return &sessionError{Code: tunnel.Lost, Text: "no such session", cause: cause}
+}
+
+// noSessionElsewhere is that a connection has reached a server other than the session's, which
+// has no such session.
+func noSessionElsewhere(server, own string) *sessionError {
+	return &sessionError{Code: tunnel.Lost, Text: fmt.Sprintf("server %q was reached in place of %q: no such session", server, own), server: server}
 }
 
 // superseded refuses an attempt that is older than one that has succeeded.

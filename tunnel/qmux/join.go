@@ -109,7 +109,12 @@ func (s *Session) joinOn(ctx context.Context, c *conn, insteadOf uint64) error {
 	mine := s.conf.parameters()
 	mine.session = &joining{kind: kindJoin, id: s.id, secret: r.secret, attempt: r.attempt, insteadOf: insteadOf}
 	s.mu.Unlock()
-	_, answer, err := c.requestSession(ctx, mine)
+	theirs, answer, err := c.requestSession(ctx, mine)
+	if e, ok := errors.AsType[*sessionError](err); ok && theirs != nil {
+		if e.server = theirs.server; s.elsewhere(e) {
+			return noSessionElsewhere(e.server, s.peer.server)
+		}
+	}
 	if err != nil {
 		return err
 	}

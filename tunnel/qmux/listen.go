@@ -69,6 +69,7 @@ func (r *registry) accept(ctx context.Context, t secured) (tunnel.Session, error
 	mine := r.conf.parameters()
 	if r.conf.terms.window > 0 {
 		mine.session = &joining{kind: kindKnows, insteadOf: insteadOfNone}
+		mine.server = r.options.Link.Server
 	}
 	var theirs *parameters
 	err := within(ctx, c, func() (err error) {

@@ -340,7 +340,7 @@ func (s *Session) attachLocked(c *conn, insteadOf uint64) {
 	s.paths.askedFor = min(s.paths.askedFor, len(s.conns)-1)
 	if parked && !s.stats.Parked.IsZero() {
 		s.log.Info("session resumed", "session", s.id.String(), "parked", now.Sub(s.stats.Parked), "attempt", c.number)
-		s.stats.Parked, s.stats.Cause, s.paths.rejoin.graceUntil = time.Time{}, nil, time.Time{}
+		s.stats.Parked, s.stats.Cause, s.stats.Elsewhere, s.paths.rejoin.graceUntil = time.Time{}, nil, false, time.Time{}
 		s.onChange(s.linkLocked())
 	}
 	for _, old := range replaced { // after c was added: it may unlock the session

@@ -101,15 +101,17 @@ const (
 )
 
 // The transport parameters that are allowed (QMux, 5.1; RFC 9000,
-// 18.2), and the one of this package:
+// 18.2), and those of this package:
 //
 //	0x0b8f7a1c4d5e6f21   hawser_session   kind u8 | keepalive u32 ms | window u32 ms
 //	                                      | id [16] | secret [32] | attempt u64 | instead of u64
+//	0x0b8f7a1c4d5e6f22   hawser_server    name, 1 to 255 bytes
 //
 // Kind 0 is sent by the accepting end and says that it has the extension; 1 asks for a
 // new session; 2 adds a connection to a session. Attempts are numbered from 1. Instead of
 // names, by its attempt, the connection that the new one replaces: 0 is the session's
-// first one, none replaces no other, and all replaces every other one.
+// first one, none replaces no other, and all replaces every other one. The accepting end may
+// send its name: a refusal by one of another name does not end a session.
 const (
 	paramMaxIdleTimeout            = 0x01
 	paramMaxData                   = 0x04
@@ -120,6 +122,8 @@ const (
 	paramMaxStreamsUni             = 0x09
 	paramMaxRecordSize             = 0x0571c59429cd0845
 	paramSession                   = 0x0b8f7a1c4d5e6f21
+	paramServer                    = 0x0b8f7a1c4d5e6f22
+	maxServerName                  = 255
 	lastRFC9000Param               = 0x10
 	sessionParamSize               = 1 + 4 + 4 + idSize + secretSize + 8 + 8
 	kindKnows                uint8 = 0
@@ -187,6 +191,7 @@ type parameters struct {
 	streams    uint64 // that the other end may open
 	record     uint64
 	session    *joining // nil: knows no extension
+	server     string   // the accepting end's name; empty if it did not send one
 }
 
 // encode makes a QX_TRANSPORT_PARAMETERS frame.
@@ -199,6 +204,9 @@ func (p *parameters) encode() []byte {
 	add(paramMaxStreams, p.streams)
 	if p.session != nil {
 		v = p.session.append(appendInts(v, paramSession, sessionParamSize))
+	}
+	if name := p.server[:min(len(p.server), maxServerName)]; name != "" {
+		v = append(appendInts(v, paramServer, uint64(len(name))), name...)
 	}
 	return append(appendInts(nil, frameParameters, uint64(len(v))), v...)
 }
@@ -225,6 +233,11 @@ func parseParameters(b []byte) (p *parameters, err error) {
 			if p.session, err = parseJoining(value.b); err != nil {
 				return nil, err
 			}
+		case id == paramServer:
+			if len(value.b) == 0 || len(value.b) > maxServerName {
+				return nil, protocolError(errParameter, "hawser_server of %d bytes", len(value.b))
+			}
+			p.server = string(value.b)
 		case integer != nil:
 			if *integer = value.int(); value.bad || len(value.b) > 0 {
 				return nil, protocolError(errParameter, "parameter %#x is no integer", id)

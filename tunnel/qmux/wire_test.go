@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"reflect"
+	"strings"
 	"testing"
 	"time"
 
@@ -93,7 +94,7 @@ func TestParameters(t *testing.T) {
 	p := parameters{data: maxInt, streamData: initialWindow, theirData: 12345, streams: 256, record: maxRecord, session: &joining{
 		kind: kindJoin, id: sessionID{1, 2, 3}, secret: secret{4, 5, 6}, attempt: 7, insteadOf: insteadOfAll,
 	}}
-	for _, p := range []parameters{p, {record: maxRecord}, {record: maxRecord, session: &joining{
+	for _, p := range []parameters{p, {record: maxRecord}, {record: maxRecord, server: "a"}, {record: maxRecord, server: strings.Repeat("a", 255)}, {record: maxRecord, session: &joining{
 		kind: kindNew, terms: terms{keepalive: 14 * time.Second, window: time.Minute}, insteadOf: insteadOfNone,
 	}}} {
 		f, rest, err := next(p.encode())
@@ -107,7 +108,8 @@ func TestParameters(t *testing.T) {
 	for name, text := range map[string]string{
 		"original_destination_connection_id": "00 00", "ack_delay_exponent": "0a 01 03", "twice": "08 01 05 08 01 06", "no integer": "04 02 01 01",
 		"cut short": "04 04 80", "too many streams": "08 08 ffffffffffffffff", "too many unidirectional streams": "09 08 d000000000000001", "small records": "c571c59429cd0845 01 05",
-		"session of another size": "cb8f7a1c4d5e6f21 01 00",
+		"session of another size": "cb8f7a1c4d5e6f21 01 00", "server without a name": "cb8f7a1c4d5e6f22 00",
+		"server with a long name": "cb8f7a1c4d5e6f22 4100" + strings.Repeat(" 61", 256),
 	} {
 		_, err := parseParameters(spelled(t, text))
 		var p *violation

@@ -1,0 +1,64 @@
+package overh2
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/hawser-project/hawser/tunnel"
+	"github.com/hawser-project/hawser/tunnel/tunneltest"
+)
+
+// written is a log.
+type written struct {
+	mu   sync.Mutex // guards the following
+	text strings.Builder
+}
+
+func (w *written) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.text.Write(p)
+}
+
+func (w *written) String() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.text.String()
+}
+
+// Where a load balancer leads the second connection to another server than the first one, both
+// ends learn why no session comes about, and the server's log has the identity.
+func TestSecondReachesAnotherServer(t *testing.T) {
+	var log written
+	one, _ := tunneltest.ListenTCP(t, Transport(), tunnel.Options{})
+	two, _ := tunneltest.ListenTCP(t, Transport(), tunnel.Options{Log: slog.New(slog.NewTextHandler(&log, nil))})
+	var dials atomic.Int32
+	o := tunnel.Options{TLS: tunneltest.TLS(t)}
+	o.Dial = func(ctx context.Context, network, _ string) (net.Conn, error) {
+		addr := one
+		if dials.Add(1)%2 == 0 {
+			addr = two
+		}
+		return new(net.Dialer).DialContext(ctx, network, addr)
+	}
+	s, err := Dial(t.Context(), one, o)
+	if err == nil {
+		<-s.Context().Done()
+		err = context.Cause(s.Context())
+	}
+	const want = "both connections must reach the same server"
+	var bye *tunnel.Goodbye
+	if !errors.As(err, &bye) || bye.Code != tunnel.Lost || !strings.Contains(err.Error(), want) {
+		t.Errorf("%v, want %q", err, want)
+	}
+	tunneltest.Eventually(t, "the server has logged it", func() bool { return log.String() != "" })
+	if text := log.String(); !strings.Contains(text, want) || !strings.Contains(text, `\"\" []`) { // the subject is empty
+		t.Errorf("log: %s", text)
+	}
+}
