@@ -68,11 +68,16 @@ func (f *fact) succeeded() bool {
 	return f.exited() && f.newest.ExitCode == 0 && f.newest.Reason == ""
 }
 
+// over reports whether the machine was rebooted after the attempt had ended, and the pod's restart
+// policy is Never: as in the kubelet, which makes a new sandbox then, the pod is not begun again.
+func (f *fact) over(pod *corev1.Pod) bool {
+	return f.newest.Rebooted && pod.Spec.RestartPolicy == corev1.RestartPolicyNever
+}
+
 // redone reports whether the init container is to run again because the machine was
-// rebooted after it had run: what it prepared in memory is gone. As in the kubelet, which
-// makes a new sandbox then, a pod whose restart policy is Never is not begun again.
+// rebooted after it had run, unless the pod is over: what it prepared in memory is gone.
 func (f *fact) redone(pod *corev1.Pod) bool {
-	return f.kind == initContainer && f.exited() && f.newest.Rebooted && pod.Spec.RestartPolicy != corev1.RestartPolicyNever
+	return f.kind == initContainer && f.exited() && f.newest.Rebooted && !f.over(pod)
 }
 
 // passed reports whether the init container need not run any more.

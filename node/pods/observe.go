@@ -158,7 +158,7 @@ func (w *worker) fact(now time.Time, spec *corev1.Container, k kind, list []*run
 		if f.exited() {
 			f.known = c.knownEnd(now, f.newest)
 		}
-		f.replaced = f.exited() && f.newest.ID != "" && c.replaced == f.newest.ID
+		f.replaced = f.exited() && f.newest.ID != "" && c.replaced == f.newest.ID && !f.over(w.pod)
 		if f.exited() && (f.newest.StartedAt.IsZero() || f.newest.EndedAt.Sub(f.newest.StartedAt) < w.r.cfg.CrashReset) {
 			f.delay = c.delay
 		}

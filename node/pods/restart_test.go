@@ -322,3 +322,29 @@ func TestRestartBeforeReplacement(t *testing.T) {
 		})
 	}
 }
+
+// TestReplacedNotBegunAfterReboot: a pod whose restart policy is Never ends with the machine, also
+// if a container was to be replaced: what its init containers prepared in memory is gone.
+func TestReplacedNotBegunAfterReboot(t *testing.T) {
+	inWorld(t, memory.Options{}, func(w *world) {
+		w.create(newPod("a", withInit("i1")))
+		advance(time.Second)
+		w.rt.Exit("a", "i1", 0)
+		for _, image := range []string{"busybox:2", "busybox:3"} { // the second is backed off
+			advance(time.Second)
+			w.update("a", func(p *corev1.Pod) { p.Spec.Containers[0].Image = image })
+		}
+		advance(time.Second)
+		w.wantState("a", "main", "Waiting CrashLoopBackOff")
+		w.stop()
+		w.rt.Reboot()
+		w.start()
+		advance(10 * time.Minute)
+		if calls := w.rt.Calls(); slices.Contains(calls, "start a/main#2") {
+			t.Errorf("it was started again: %q", calls)
+		}
+		if p := w.pod("a").Status.Phase; p != corev1.PodFailed && p != corev1.PodSucceeded {
+			t.Errorf("phase %s", p)
+		}
+	})
+}
