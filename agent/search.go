@@ -115,6 +115,9 @@ func (k *keeper) logLink(l *link) {
 // the only one and is about to leave, its name may lead to another one by now, which is tried. So
 // it is if an attempt to resume has shown that its address leads to others, as a load balancer's.
 func (k *keeper) fallBack(ctx context.Context, l *link) {
+	if l.alone() && !l.drains() && !l.seen.Elsewhere {
+		return // there is nothing to try, nor to back off from
+	}
 	n := k.search.attempts
 	k.search.attempts++
 	lowest := k.agent.cfg.MinBackoff
@@ -123,8 +126,6 @@ func (k *keeper) fallBack(ctx context.Context, l *link) {
 	other := l.server
 	if others := len(servers) - 1; others > 0 {
 		other = servers[(slices.Index(servers, l.server)+1+n%others)%len(servers)]
-	} else if !l.drains() && !l.seen.Elsewhere {
-		return
 	}
 	if other != l.server && time.Now().Before(k.retryAfter[other]) {
 		return // as it requested
