@@ -88,6 +88,10 @@ func TestAudit(t *testing.T) {
 		{"to a server that was restarted", func(*trial) (sessionID, secret, uint64) {
 			return sessionID{1}, secret{}, 1
 		}, tunnel.Lost, slog.LevelInfo, tunnel.Lost},
+		{"to another server", func(tr *trial) (sessionID, secret, uint64) {
+			tr.n.registry.options.Link.Server = "b"
+			return sessionID{1}, secret{}, 1
+		}, tunnel.Lost, slog.LevelDebug, tunnel.Lost},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

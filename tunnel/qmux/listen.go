@@ -173,11 +173,15 @@ func (s *Session) revoke(err error) {
 
 // logRefusal logs a refused joining: as a warning if only an attacker or a revoked peer
 // would attempt it. Honest peers are refused after a restart of the server, and if a
-// later attempt of their own came first.
+// later attempt of their own came first. Where there are other servers a peer may try for
+// as long as its session is parked, which is worth no line each time.
 func (r *registry) logRefusal(c *conn, identity string, j *joining, err error) {
 	level := slog.LevelInfo
-	if errors.Is(err, tunnel.Denied) || errors.Is(err, tunnel.Revoked) || errors.Is(err, errForeign) || errors.Is(err, errSecret) {
+	switch {
+	case errors.Is(err, tunnel.Denied), errors.Is(err, tunnel.Revoked), errors.Is(err, errForeign), errors.Is(err, errSecret):
 		level = slog.LevelWarn // see above
+	case errors.Is(err, tunnel.Lost) && r.options.Link.Server != "":
+		level = slog.LevelDebug
 	}
 	r.options.Logger().Log(context.Background(), level, "resumption refused",
 		"session", j.id.String(), "identity", identity, "addr", c.tls.RemoteAddr().String(), "attempt", j.attempt, "err", err)
