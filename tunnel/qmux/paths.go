@@ -9,8 +9,6 @@ import (
 	"net"
 	"slices"
 	"time"
-
-	"github.com/hawser-project/hawser/tunnel/carrier"
 )
 
 const (
@@ -28,11 +26,6 @@ const (
 	// flight, loses its connection.
 	sweepInterval = 2 * time.Second
 	keepConnBytes = 16 << 10
-	// After a loss minTrusted bytes of bulk may be in flight on the first connection, and more with
-	// acknowledgements that TCP has without a queue (queued). From maxTrusted on there is no such bound.
-	minTrusted    = 16 << 10
-	maxTrusted    = 512 << 10
-	maxTrustedRTT = time.Second
 	// idleTimeout is how long a connection beside the first is kept that no stream owns.
 	idleTimeout = 30 * time.Second
 )
@@ -132,39 +125,6 @@ func (c *conn) delaysBulkLocked() bool {
 	return c.full && c == s.firstLocked() && s.addsConns() && s.keepalive.rtt >= shortPathRTT
 }
 
-// holdsBulkLocked says whether bulk waits: as much as c may have is in flight on it, while
-// connections for the rest are being made or it is unknown what the path carries. What is lost
-// of it would delay small data.
-func (c *conn) holdsBulkLocked() bool {
-	adding := !c.s.paths.addingUntil.IsZero() && c.inFlight >= c.s.firstTakesLocked()
-	return (adding || c.trusted > 0 && c.bulkInFlight >= c.trusted) && c == c.s.firstLocked()
-}
-
-// distrustLocked has little bulk be in flight on c: another connection of the session has fallen
-// silent, and the congestion window of c may be that of a path that is no more.
-func (c *conn) distrustLocked() { c.trusted = minTrusted }
-
-// trustLocked lets more be in flight, as in slow start (RFC 5681), after n bytes have been
-// acknowledged without a queue in front of the path.
-func (c *conn) trustLocked(n int) {
-	if c.trusted == 0 {
-		return
-	}
-	if now, shortest := carrier.RoundTrip(c.tls); queued(now, shortest, c.s.keepalive.usualRTT) {
-		return
-	}
-	if c.trusted += n; c.trusted >= maxTrusted {
-		c.trusted = 0
-	}
-}
-
-// queued says whether a round trip of TCP's has a queue in it: it is longer than TCP's shortest,
-// which a long path has, too, and than the session's usual one, which follows queues up to
-// maxTrustedRTT.
-func queued(now, shortest, usual time.Duration) bool {
-	return now > shortest+maxQueueDelay && now > min(usual+maxQueueDelay, maxTrustedRTT)
-}
-
 // pickConnLocked is the connection beside the first with the fewest owners. It is nil if
 // all have owners and another connection may still be added.
 func (s *Session) pickConnLocked() *conn {
@@ -234,25 +194,6 @@ func (s *Session) addConnsLocked() {
 		for p.dialing = need - there; need > there; need-- {
 			s.goroutines.Go(s.addConn)
 		}
-	}
-}
-
-// holdBulkLocked has bulk wait for connections that are being made, for a bounded time.
-func (s *Session) holdBulkLocked() {
-	s.paths.addingUntil = time.Now().Add(s.ackTimeoutLocked())
-	s.scheduleLocked(s.paths.addingUntil)
-}
-
-// releaseBulkLocked ends that.
-func (s *Session) releaseBulkLocked() {
-	s.paths.addingUntil = time.Time{}
-	s.resumeBulkLocked()
-}
-
-// resumeBulkLocked has the first connection send bulk that it may have held: less is in flight now.
-func (s *Session) resumeBulkLocked() {
-	if first := s.firstLocked(); first != nil && len(first.bulk) > 0 {
-		first.startWritingLocked()
 	}
 }
 
