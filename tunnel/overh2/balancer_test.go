@@ -3,10 +3,8 @@ package overh2
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"net"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -14,30 +12,12 @@ import (
 	"github.com/hawser-project/hawser/tunnel/tunneltest"
 )
 
-// written is a log.
-type written struct {
-	mu   sync.Mutex // guards the following
-	text strings.Builder
-}
-
-func (w *written) Write(p []byte) (int, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.text.Write(p)
-}
-
-func (w *written) String() string {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.text.String()
-}
-
 // Where a load balancer leads the second connection to another server than the first one, both
 // ends learn why no session comes about, and the server's log has the identity.
 func TestSecondReachesAnotherServer(t *testing.T) {
-	var log written
+	var log tunneltest.Log
 	one, _ := tunneltest.ListenTCP(t, Transport(), tunnel.Options{})
-	two, _ := tunneltest.ListenTCP(t, Transport(), tunnel.Options{Log: slog.New(slog.NewTextHandler(&log, nil))})
+	two, _ := tunneltest.ListenTCP(t, Transport(), tunnel.Options{Log: log.Logger()})
 	var dials atomic.Int32
 	o := tunnel.Options{TLS: tunneltest.TLS(t)}
 	o.Dial = func(ctx context.Context, network, _ string) (net.Conn, error) {

@@ -3,11 +3,9 @@
 package qmux
 
 import (
-	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"log/slog"
 	"net"
 	"strings"
 	"sync"
@@ -55,28 +53,6 @@ func sessionOf(t *testing.T, accepted <-chan tunnel.Session) *Session {
 	}
 }
 
-// lines is a log that can be looked at.
-type lines struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (l *lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.Write(p)
-}
-
-func (l *lines) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.String()
-}
-
-func (l *lines) logger() *slog.Logger {
-	return slog.New(slog.NewTextHandler(l, &slog.HandlerOptions{Level: slog.LevelInfo}))
-}
-
 // Whether a session outlives its connections is agreed on, whichever end does not want
 // that.
 func TestNegotiation(t *testing.T) {
@@ -94,9 +70,9 @@ func TestNegotiation(t *testing.T) {
 		{"neither has one", -1, -1, 0, ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			var log lines
-			addr, accepted := overTLS(t, tunnel.Options{TLS: ca.Server(t), Link: tunnel.LinkOptions{DetachWindow: tc.server}, Log: log.logger()})
-			d := dialed(t, addr, tunnel.Options{TLS: ca.Client(t, "a"), Link: tunnel.LinkOptions{DetachWindow: tc.client}, Log: log.logger()})
+			var log tunneltest.Log
+			addr, accepted := overTLS(t, tunnel.Options{TLS: ca.Server(t), Link: tunnel.LinkOptions{DetachWindow: tc.server}, Log: log.Logger()})
+			d := dialed(t, addr, tunnel.Options{TLS: ca.Client(t, "a"), Link: tunnel.LinkOptions{DetachWindow: tc.client}, Log: log.Logger()})
 			a := sessionOf(t, accepted)
 			for _, s := range []*Session{d, a} {
 				l := s.Link()
