@@ -290,18 +290,7 @@ func TestProxy(t *testing.T) {
 	conf := wireConfig(addr, ca, ca.leaf(t, time.Now().Add(time.Hour)))
 	conf.Proxy = func(string) (*url.URL, error) { return via, nil }
 	conf.Link.DetachWindow = -1
-	a, err := New(conf)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var wg sync.WaitGroup
-	ctx, cancel := context.WithCancel(t.Context())
-	t.Cleanup(func() { cancel(); wg.Wait() })
-	wg.Go(func() {
-		if err := a.Run(ctx); err != nil {
-			t.Error(err)
-		}
-	})
+	a := running(t, conf)
 	for range 2 {
 		<-sessions
 		c, err := a.DialContext(t.Context(), "tcp", "apiserver:443")
@@ -344,18 +333,7 @@ func TestProxyDiesMidStream(t *testing.T) {
 	via := newLock(t, l)
 	conf := wireConfig(addr, ca, ca.leaf(t, time.Now().Add(time.Hour)))
 	conf.Proxy = func(string) (*url.URL, error) { return via, nil }
-	a, err := New(conf)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var wg sync.WaitGroup
-	ctx, cancel := context.WithCancel(t.Context())
-	t.Cleanup(func() { cancel(); wg.Wait() })
-	wg.Go(func() {
-		if err := a.Run(ctx); err != nil {
-			t.Error(err)
-		}
-	})
+	a := running(t, conf)
 	<-sessions
 	c, err := a.DialContext(t.Context(), "tcp", "apiserver:443")
 	if err != nil {

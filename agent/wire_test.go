@@ -96,6 +96,24 @@ func wireConfig(addr string, ca *authority, cert *tls.Certificate) Config {
 	}
 }
 
+// running is an agent that runs until the test ends.
+func running(t *testing.T, conf Config) *Agent {
+	t.Helper()
+	a, err := New(conf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	ctx, cancel := context.WithCancel(t.Context())
+	t.Cleanup(func() { cancel(); wg.Wait() })
+	wg.Go(func() {
+		if err := a.Run(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	return a
+}
+
 func TestOverTheWire(t *testing.T) {
 	ca := newAuthority(t)
 	addr, sessions := dock(t, ca, echo)
@@ -106,20 +124,11 @@ func TestOverTheWire(t *testing.T) {
 	}
 	conf := wireConfig(addr, ca, ca.leaf(t, time.Now().Add(time.Hour)))
 	conf.Kubelet = kubelet
-	a, err := New(conf)
-	if err != nil {
-		t.Fatal(err)
-	}
 	var wg sync.WaitGroup
-	ctx, cancel := context.WithCancel(t.Context())
-	t.Cleanup(func() { cancel(); wg.Wait() })
+	t.Cleanup(wg.Wait)
 	wg.Go(func() { _ = api.Serve(kubelet) }) // always fails, once it is closed
 	t.Cleanup(func() { _ = api.Close() })
-	wg.Go(func() {
-		if err := a.Run(ctx); err != nil {
-			t.Error(err)
-		}
-	})
+	a := running(t, conf)
 
 	session := <-sessions
 	client := &http.Client{Transport: &http.Transport{
@@ -225,18 +234,7 @@ func TestBehindABalancer(t *testing.T) {
 	b := &balancer{to: one, conns: map[string][]net.Conn{}}
 	conf := wireConfig("hub:6443", ca, ca.leaf(t, time.Now().Add(time.Hour)))
 	conf.Dial = b.dial
-	a, err := New(conf)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var wg sync.WaitGroup
-	ctx, cancel := context.WithCancel(t.Context())
-	t.Cleanup(func() { cancel(); wg.Wait() })
-	wg.Go(func() {
-		if err := a.Run(ctx); err != nil {
-			t.Error(err)
-		}
-	})
+	a := running(t, conf)
 	first := <-atOne
 	c, err := a.DialContext(t.Context(), "tcp", "apiserver:443")
 	if err != nil {

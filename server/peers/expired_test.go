@@ -19,13 +19,9 @@ func TestStreamOutlivesRemoval(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var n faulty
-				f := n.fleet(t, "a", "b")
+				f, c := n.through(t)
 				a, b := f.servers["a"], f.servers["b"]
 				both := []Peer{{ID: "a", Addr: a.addr}, {ID: "b", Addr: b.addr}}
-				b.join("n", echo)
-				a.knows("n", 1)
-				c := a.opened(t)
-				defer c.Close()
 				for range 3 {
 					fault(&n)
 					time.Sleep(15 * time.Second) // the bubble's clock
@@ -56,13 +52,9 @@ func TestRemovedServerEnds(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var n faulty
-				f := n.fleet(t, "a", "b")
+				f, c := n.through(t)
 				a, b := f.servers["a"], f.servers["b"]
 				both := []Peer{{ID: "a", Addr: a.addr}, {ID: "b", Addr: b.addr}}
-				b.join("n", echo)
-				a.knows("n", 1)
-				c := a.opened(t)
-				defer c.Close()
 				b.kill()
 				began := time.Now()
 				time.Sleep(15 * time.Second) // the bubble's clock

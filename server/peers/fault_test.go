@@ -41,6 +41,18 @@ func (n *faulty) fleet(t *testing.T, ids ...string) *fleet {
 	}, ids...)
 }
 
+// through makes two servers, a and b, and a stream from a through b to node n, whose session b has.
+// It ends with the test.
+func (n *faulty) through(t *testing.T) (*fleet, net.Conn) {
+	t.Helper()
+	f := n.fleet(t, "a", "b")
+	f.servers["b"].join("n", echo)
+	f.servers["a"].knows("n", 1)
+	c := f.servers["a"].opened(t)
+	t.Cleanup(func() { _ = c.Close() })
+	return f, c
+}
+
 func (n *faulty) dial(ctx context.Context, network, addr string) (net.Conn, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -145,12 +157,8 @@ func TestStreamOutlivesSilence(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var n faulty
-				f := n.fleet(t, "a", "b")
-				a, b := f.servers["a"], f.servers["b"]
-				b.join("n", echo)
-				a.knows("n", 1)
-				c := a.opened(t)
-				defer c.Close()
+				f, c := n.through(t)
+				a := f.servers["a"]
 				for range 3 {
 					tc.fault(&n)
 					time.Sleep(silence + time.Millisecond)
@@ -256,12 +264,8 @@ func TestKilledServer(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var n faulty
-				f := n.fleet(t, "a", "b")
+				f, c := n.through(t)
 				a, b := f.servers["a"], f.servers["b"]
-				b.join("n", echo)
-				a.knows("n", 1)
-				c := a.opened(t)
-				defer c.Close()
 				b.kill()
 				synctest.Wait()
 				began := time.Now()
