@@ -6,7 +6,6 @@ import (
 	"bufio"
 	"context"
 	"fmt"
-	"io"
 	"net"
 	"strconv"
 	"sync"
@@ -62,11 +61,10 @@ func (r *roundRobin) carry(ctx context.Context, c net.Conn) {
 	r.mu.Lock()
 	r.conns = append(r.conns, c, s)
 	r.mu.Unlock()
-	go func() {
-		_, _ = io.Copy(s, c)
-		_ = s.Close()
-	}()
-	_, _ = io.Copy(c, s)
+	var wg sync.WaitGroup
+	wg.Go(func() { relay(s, c) })
+	wg.Go(func() { relay(c, s) })
+	wg.Wait()
 }
 
 // cut ends all connections.
