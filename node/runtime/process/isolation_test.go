@@ -212,7 +212,7 @@ func TestMounts(t *testing.T) {
 // TestReadOnlyMountsBelow: a read-only mount does with those below it what Info says.
 func TestReadOnlyMountsBelow(t *testing.T) {
 	if below, err := mountinfo.Mounted("/dev/shm"); err != nil || !below {
-		t.Skip("/dev/shm is not mounted here")
+		t.Skip("SKIPPED: /dev/shm is not mounted")
 	}
 	withNamespaces(t, func(t *testing.T, iso Isolation) {
 		g := newRig(t, Config{Isolation: iso})
