@@ -120,7 +120,7 @@ func (b *backend) open(c *storagebackend.ConfigForResource, prefix string, key f
 		return raw, func() { once.Do(raw.Close) }, nil
 	}
 	cached, err := cacher.NewCacherFromConfig(cacher.Config{
-		Storage: sharedParts{raw}, Versioner: versioner, GroupResource: c.GroupResource, EventsHistoryWindow: c.EventsHistoryWindow,
+		Storage: sharedParts{ownStream{raw, c.GroupResource.String()}}, Versioner: versioner, GroupResource: c.GroupResource, EventsHistoryWindow: c.EventsHistoryWindow,
 		ResourcePrefix: prefix, KeyFunc: key, NewFunc: newFunc, NewListFunc: newListFunc,
 		GetAttrsFunc: attrs, IndexerFuncs: triggers, Indexers: indexers, Codec: c.Codec,
 	})
