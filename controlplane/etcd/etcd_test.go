@@ -288,10 +288,14 @@ func TestLog(t *testing.T) {
 	l.Warn("slow disk", zap.Int("z", 1), zap.Duration("took", time.Second))
 	l.Error("broken", zap.Error(errors.New("why")))
 	l.Warn("serving client traffic insecurely; this is strongly discouraged!")
+	l.Warn("Failed to detect schema version", zap.Error(errors.New("missing term information")))
+	l.Error("failed to update storage version", zap.Error(errors.New("cannot detect storage schema version: missing term information")))
+	l.Error("failed to update storage version", zap.Error(errors.New("read only")))
 	cancel()
 	l.Error("a listener was closed")
 	want := `level=WARN msg="slow disk" component=etcd member=m z=1 took=1s
 level=ERROR msg=broken component=etcd member=m error=why
+level=ERROR msg="failed to update storage version" component=etcd member=m error="read only"
 `
 	if out.String() != want {
 		t.Errorf("logged\n%swant\n%s", out.String(), want)

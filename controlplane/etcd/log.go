@@ -5,6 +5,7 @@ package etcd
 import (
 	"context"
 	"log/slog"
+	"strings"
 
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
@@ -41,6 +42,9 @@ func (c *slogCore) Check(e zapcore.Entry, ce *zapcore.CheckedEntry) *zapcore.Che
 }
 
 func (c *slogCore) Write(e zapcore.Entry, fields []zapcore.Field) error {
+	if unwritten(fields) {
+		return nil
+	}
 	if e.Level > zapcore.WarnLevel {
 		c.log.Error(e.Message, attrs(fields)...)
 	} else {
@@ -61,6 +65,17 @@ func expected(msg string) bool {
 		"Running http and grpc server on single port. This is not recommended for production.",
 		"serving client traffic insecurely; this is strongly discouraged!":
 		return true
+	}
+	return false
+}
+
+// unwritten is whether etcd says that its store has no version yet. That is so in the first
+// moments of a new store, in which nothing has been committed; etcd looks again every 4 s.
+func unwritten(fields []zapcore.Field) bool {
+	for _, f := range fields {
+		if err, ok := f.Interface.(error); ok && strings.Contains(err.Error(), "missing term information") {
+			return true
+		}
 	}
 	return false
 }
