@@ -58,9 +58,14 @@ func (r *rootfs) build() error {
 			return err
 		}
 	}
-	own, err := r.ownMounts()
-	if err != nil {
-		return err
+	var own []*os.File
+	if r.spec.Container.Security.ReadOnlyRoot {
+		var err error
+		own, err = r.openMounts()
+		defer closeAll(own)
+		if err != nil {
+			return err
+		}
 	}
 	if err := r.volumes(); err != nil {
 		return err
@@ -68,10 +73,7 @@ func (r *rootfs) build() error {
 	if err := r.workingDir(); err != nil {
 		return err
 	}
-	if r.spec.Container.Security.ReadOnlyRoot {
-		return r.freeze(own)
-	}
-	return nil
+	return freeze(own)
 }
 
 // files mounts the machine's files at the new root: by overlays with upper layers in the
@@ -359,7 +361,41 @@ func (r *rootfs) noDevices() uintptr {
 	return unix.MS_NODEV
 }
 
-// ownMounts are the new root and the mounts below it, without those of /dev and /proc.
+// openMounts opens what a read-only root makes read-only: the new root and the mounts below it,
+// without those of /dev and /proc. The caller closes them. A volume that is mounted over one of
+// them later is another mount than the open one.
+func (r *rootfs) openMounts() ([]*os.File, error) {
+	if !r.overlay {
+		return nil, errors.New("a read-only root file system needs overlay file systems")
+	}
+	points, err := r.ownMounts()
+	if err == nil && !slices.Contains(points, filepath.Clean(r.path)) {
+		// Each top directory is a mount of its own; this makes their parent one.
+		if err = bind(r.path, r.path, true); err == nil {
+			points, err = r.ownMounts()
+		}
+	}
+	var own []*os.File
+	for _, point := range points {
+		f, oerr := os.OpenFile(point, unix.O_PATH|unix.O_CLOEXEC, 0)
+		switch {
+		case oerr == nil:
+			own = append(own, f)
+		case !errors.Is(oerr, unix.ENOENT) && !errors.Is(oerr, unix.ENOTDIR): // else hidden by a later one
+			return own, oerr
+		}
+	}
+	return own, err
+}
+
+func closeAll(files []*os.File) {
+	for _, f := range files {
+		_ = f.Close()
+	}
+}
+
+// ownMounts are the new root, if it is a mount, and the mounts below it, without those of /dev
+// and /proc.
 func (r *rootfs) ownMounts() ([]string, error) {
 	ms, err := mountinfo.GetMounts(nil)
 	if err != nil {
@@ -378,31 +414,18 @@ func (r *rootfs) ownMounts() ([]string, error) {
 	return own, nil
 }
 
-// freeze makes own read-only: all but the volumes, which were mounted later.
-func (r *rootfs) freeze(own []string) error {
-	if !r.overlay {
-		return errors.New("a read-only root file system needs overlay file systems")
+// freeze makes mounts read-only. A place in one of them, at which a mount is hidden, is read-only
+// with it.
+func freeze(own []*os.File) error {
+	failed := make([]error, len(own))
+	for i, f := range own {
+		failed[i] = restrict(fdPath(f), false, unix.MOUNT_ATTR_RDONLY)
 	}
-	if !slices.Contains(own, filepath.Clean(r.path)) {
-		// Each top directory is a mount of its own; this makes their parent one.
-		if err := bind(r.path, r.path, true); err != nil {
-			return fmt.Errorf("make the root read-only: %w", err)
-		}
-		own = append(own, r.path)
-	}
-	for _, point := range own {
-		err := restrict(point, false, unix.MOUNT_ATTR_RDONLY)
-		if err != nil && !covered(point) {
-			return fmt.Errorf("make %s read-only: %w", point, err)
+	for i, f := range own {
+		var st unix.Statfs_t
+		if err := unix.Fstatfs(int(f.Fd()), &st); failed[i] != nil && (err != nil || st.Flags&unix.ST_RDONLY == 0) {
+			return fmt.Errorf("make %s read-only: %w", f.Name(), failed[i])
 		}
 	}
 	return nil
-}
-
-// covered reports whether the mount at point is hidden by a later read-only mount above
-// it.
-func covered(point string) bool {
-	var st unix.Statfs_t
-	err := unix.Statfs(point, &st)
-	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || err == nil && st.Flags&unix.ST_RDONLY != 0
 }

@@ -107,6 +107,24 @@ func TestReadOnlyRoot(t *testing.T) {
 		if got := g.output(c); got != "" {
 			t.Errorf("got %q", got)
 		}
+		// A volume at a place that is a mount of the machine, or of the root itself, is a volume;
+		// so is one that has directories where the machine has mounts.
+		run := t.TempDir()
+		for _, m := range own(t, "/run") {
+			if err := os.MkdirAll(filepath.Join(run, strings.TrimPrefix(m, "/run/")), 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}
+		c = g.container("over", `for d in / /usr /etc; do touch $d/x 2>/dev/null && echo wrote to $d; done
+			set -e; touch /tmp/x /var/x /home/x /run/x /run/secrets/x/x`)
+		c.Security.ReadOnlyRoot = true
+		for _, at := range []string{"/tmp", "/var", "/home", "/run/secrets/x"} {
+			c.Mounts = append(c.Mounts, runtime.Mount{HostPath: t.TempDir(), ContainerPath: at})
+		}
+		c.Mounts = append(c.Mounts, runtime.Mount{HostPath: run, ContainerPath: "/run"})
+		if got := g.output(c); got != "" {
+			t.Errorf("volumes over mounts: got %q", got)
+		}
 		// The view of another container is not changed by that.
 		if got := g.output(g.container("other", "touch /x /tmp/x /var/x")); got != "" {
 			t.Errorf("another container: %q", got)
@@ -118,6 +136,22 @@ func TestReadOnlyRoot(t *testing.T) {
 	if _, err := g.Start(g.ctx, c); err == nil || !strings.Contains(err.Error(), "needs an agent that runs as root") {
 		t.Errorf("without namespaces: %v", err)
 	}
+}
+
+// own are the mounts of this machine below dir.
+func own(t *testing.T, dir string) []string {
+	t.Helper()
+	ms, err := mountinfo.GetMounts(mountinfo.PrefixFilter(dir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var points []string
+	for _, m := range ms {
+		if m.Mountpoint != dir {
+			points = append(points, m.Mountpoint)
+		}
+	}
+	return points
 }
 
 func TestDefaultSeccomp(t *testing.T) {
