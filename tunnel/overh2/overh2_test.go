@@ -15,7 +15,8 @@ var _ tunnel.Aborter = (*stream)(nil)
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestConformance(t *testing.T) {
-	tunneltest.Run(t, Transport().Can, tunneltest.OverTCP(Transport()))
+	t.Run("TLS", func(t *testing.T) { tunneltest.Run(t, Transport().Can, tunneltest.OverTCP(Transport())) })
+	t.Run("TLSInTLS", func(t *testing.T) { tunneltest.Run(t, Transport().Can, tunneltest.OverTLSRelay(Transport())) })
 }
 
 func TestRefusals(t *testing.T) { tunneltest.RunRefusals(t, tunneltest.OverTCP(Transport())) }

@@ -18,7 +18,8 @@ var (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestConformance(t *testing.T) {
-	tunneltest.Run(t, Transport().Can, tunneltest.OverTCP(Transport()))
+	t.Run("TLS", func(t *testing.T) { tunneltest.Run(t, Transport().Can, tunneltest.OverTCP(Transport())) })
+	t.Run("TLSInTLS", func(t *testing.T) { tunneltest.Run(t, Transport().Can, tunneltest.OverTLSRelay(Transport())) })
 }
 
 func TestRefusals(t *testing.T) { tunneltest.RunRefusals(t, tunneltest.OverTCP(Transport())) }

@@ -4,6 +4,7 @@
 package qmux
 
 import (
+	"crypto/tls"
 	"net"
 	"sync"
 	"syscall"
@@ -49,11 +50,11 @@ func newBatch(c net.Conn) net.Conn {
 }
 
 // connBelow is the innermost connection of c; nil if one of the wrappers has to see the
-// bytes.
+// bytes, as TLS with a proxy does.
 func connBelow(c net.Conn) net.Conn {
 	for {
 		switch x := c.(type) {
-		case tunnel.Wrapper:
+		case tunnel.Wrapper, *tls.Conn:
 			return nil
 		case interface{ NetConn() net.Conn }:
 			c = x.NetConn()

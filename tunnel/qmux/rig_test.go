@@ -105,6 +105,7 @@ func TestHeardToTheEnd(t *testing.T) {
 
 func TestConformance(t *testing.T) {
 	t.Run("TLS", func(t *testing.T) { tunneltest.Run(t, Transport().Can, tunneltest.OverTCP(Transport())) })
+	t.Run("TLSInTLS", func(t *testing.T) { tunneltest.Run(t, Transport().Can, tunneltest.OverTLSRelay(Transport())) })
 	t.Run("Memory", func(t *testing.T) { tunneltest.Run(t, Transport().Can, overMemory) })
 	t.Run("Plain", func(t *testing.T) { tunneltest.Run(t, Transport().Can, plain(tunneltest.OverTCP(Transport()))) })
 }

@@ -133,6 +133,20 @@ func OverRelay(tr tunnel.Transport) MakeResumer {
 	}
 }
 
+// OverTLSRelay makes sessions as OverTCP does, inside TLS with a relay: as through an https://
+// proxy.
+func OverTLSRelay(tr tunnel.Transport) Make {
+	return func(t testing.TB, o tunnel.Options) (dialer, accepter tunnel.Session) {
+		t.Helper()
+		addr, accepted := ListenTCP(t, tr, o)
+		relay := newRelay(t, addr, func(ln net.Listener) net.Listener { return tls.NewListener(ln, TLS(t)) })
+		o.Dial = func(ctx context.Context, network, _ string) (net.Conn, error) {
+			return (&tls.Dialer{Config: TLS(t)}).DialContext(ctx, network, relay.Addr())
+		}
+		return dial(t, tr, addr, o), <-accepted
+	}
+}
+
 func dial(t testing.TB, tr tunnel.Transport, addr string, o tunnel.Options) tunnel.Session {
 	t.Helper()
 	o.TLS = TLS(t)

@@ -33,10 +33,17 @@ var _ Faults = (*Relay)(nil)
 // NewRelay makes a relay to target, HOST:PORT.
 func NewRelay(t testing.TB, target string) *Relay {
 	t.Helper()
+	return newRelay(t, target, func(ln net.Listener) net.Listener { return ln })
+}
+
+// newRelay makes a relay whose listener is what of makes of one.
+func newRelay(t testing.TB, target string, of func(net.Listener) net.Listener) *Relay {
+	t.Helper()
 	ln, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
+	ln = of(ln)
 	r := &Relay{target: target, ln: ln, conns: make(map[net.Conn]int), dead: make(map[net.Conn]struct{})}
 	r.changed.L = &r.mu
 	var cancel context.CancelFunc
@@ -147,8 +154,8 @@ func (r *Relay) copy(to, from net.Conn) {
 			_ = from.Close() // what broke to breaks it
 			return
 		}
-		if tcp, ok := to.(*net.TCPConn); ok && errors.Is(err, io.EOF) {
-			_ = tcp.CloseWrite() // fails if it is cut
+		if half, ok := to.(interface{ CloseWrite() error }); ok && errors.Is(err, io.EOF) {
+			_ = half.CloseWrite() // fails if it is cut
 			return
 		}
 		if err != nil {
