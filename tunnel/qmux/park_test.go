@@ -16,6 +16,7 @@ import (
 
 	"github.com/hawser-project/hawser/tunnel"
 	"github.com/hawser-project/hawser/tunnel/memnet"
+	"github.com/hawser-project/hawser/tunnel/tunneltest"
 )
 
 // What is written while a session is parked arrives once it goes on.
@@ -171,6 +172,75 @@ func TestUselessConnections(t *testing.T) {
 		hears(t, far, "in the end")
 		n.close(t, d, a)
 	})
+}
+
+// A session that is parked and resumed many times within a second is logged once.
+func TestParksAreLoggedOnceASecond(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log tunneltest.Log
+		n := newNetwork(tunnel.Options{Log: log.Logger()})
+		d, a := n.pair(t, tunnel.Options{})
+		near, far := opened(t, d, a)
+		for range 10 {
+			n.cut()
+			says(t, near, "on")
+			hears(t, far, "on")
+		}
+		time.Sleep(time.Second) // the bubble's clock
+		n.cut()
+		says(t, near, "on")
+		hears(t, far, "on")
+		for _, line := range []string{`msg="session parked"`, `msg="session resumed"`} {
+			if got := strings.Count(log.String(), line); got != 2 {
+				t.Errorf("%s %d times, want 2:\n%s", line, got, log.String())
+			}
+		}
+		n.close(t, d, a)
+	})
+}
+
+// Data that kills each connection it is sent on, as a middlebox that filters contents does, is not
+// sent on as many as can be made, also while small data of other streams arrives.
+func TestDataThatKillsConnections(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const seconds, most = 20, 100
+		n, made := newNetwork(tunnel.Options{}), 0
+		n.set(func() {
+			n.wrap = func(c *memnet.Conn) net.Conn {
+				if made++; made > most {
+					return c
+				}
+				return &filtered{Conn: c}
+			}
+		})
+		d, a := n.pair(t, tunnel.Options{})
+		near, far := opened(t, d, a)
+		small, _ := opened(t, d, a)
+		go func() { _, _ = near.Write(make([]byte, 300<<10)) }() // until the filter is gone
+		for range 4 * seconds {
+			time.Sleep(time.Second / 4) // the bubble's clock
+			says(t, small, "tick")
+		}
+		if n.made() > most {
+			t.Errorf("more than %d connections in %d s", most, seconds)
+		}
+		n.set(func() { n.wrap = nil })
+		if _, err := io.CopyN(io.Discard, far, 300<<10); err != nil {
+			t.Error(err)
+		}
+		n.close(t, d, a)
+	})
+}
+
+// A filtered connection is cut by a write of more than 8,000 bytes.
+type filtered struct{ *memnet.Conn }
+
+func (f *filtered) Write(p []byte) (int, error) {
+	if len(p) > 8000 {
+		_ = f.Abort() // never fails
+		return 0, syscall.ECONNRESET
+	}
+	return f.Conn.Write(p)
 }
 
 // A brief connection lets so many writes through, and is cut then.

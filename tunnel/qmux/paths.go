@@ -6,6 +6,7 @@ package qmux
 import (
 	"cmp"
 	"errors"
+	"log/slog"
 	"net"
 	"slices"
 	"time"
@@ -44,6 +45,8 @@ type paths struct {
 	addingUntil  time.Time // until then bulk waits for a connection that is being made; zero: none is
 	dialFailures int
 	sweepAt      time.Time
+	parkLoggedAt time.Time  // when a park was last logged at level info,
+	parkLevel    slog.Level // and the level of the latest
 	rejoin       rejoin
 }
 
@@ -175,6 +178,9 @@ func (s *Session) addConnsLocked() {
 	if first == nil || s.err != nil || p.dialing > 0 || asked && now.Sub(p.askedAt) < minGrowBackoff || now.Before(p.retryAt) {
 		return
 	}
+	if p.rejoin.shortLived > 1 && now.Sub(first.lastOwned) < minUsefulLife {
+		return // what the streams send may be what breaks connections
+	}
 	need := 0
 	for _, st := range s.streams {
 		if st.out.ownConn != nil || st.out.load.wantsConn {
@@ -280,7 +286,7 @@ func (s *Session) attachLocked(c *conn, insteadOf uint64) {
 	}
 	s.paths.askedFor = min(s.paths.askedFor, len(s.conns)-1)
 	if parked && !s.stats.Parked.IsZero() {
-		s.log.Info("session resumed", "session", s.id.String(), "parked", now.Sub(s.stats.Parked), "attempt", c.number)
+		s.log.Log(s.alive, s.paths.parkLevel, "session resumed", "session", s.id.String(), "parked", now.Sub(s.stats.Parked), "attempt", c.number)
 		s.stats.Parked, s.stats.Cause, s.stats.Elsewhere, s.paths.rejoin.graceUntil = time.Time{}, nil, false, time.Time{}
 		s.onChange(s.linkLocked())
 	}
@@ -442,16 +448,38 @@ func (s *Session) parkLocked(c *conn, cause error) {
 	now := time.Now()
 	s.stats.Parked, s.stats.Cause = now, cause
 	s.stats.Parks++
-	s.log.Info("session parked", "session", s.id.String(), "err", cause)
+	// A peer that resumes and is cut off again as fast as it can does not fill the log.
+	if s.paths.parkLevel = slog.LevelDebug; now.Sub(s.paths.parkLoggedAt) >= time.Second {
+		s.paths.parkLevel, s.paths.parkLoggedAt = slog.LevelInfo, now
+	}
+	s.log.Log(s.alive, s.paths.parkLevel, "session parked", "session", s.id.String(), "err", cause)
 	s.onChange(s.linkLocked())
 	s.scheduleLocked(now.Add(s.conf.terms.window))
 	if s.dial == nil {
 		return
 	}
 	r := &s.paths.rejoin
-	if r.shortLived++; c.inFlight > 0 || now.Sub(c.lastOwned) >= minUsefulLife || s.moved != r.movedAtLoss {
+	moved := s.moved != r.movedAtLoss
+	if c.inFlight > 0 {
+		moved = !s.stuckLocked(c)
+	}
+	if r.shortLived++; moved || now.Sub(c.lastOwned) >= minUsefulLife {
 		r.shortLived = 0
 	}
 	r.movedAtLoss = s.moved
 	s.rejoinLocked(nil, insteadOfAll)
+}
+
+// stuckLocked says whether data in flight on c was already in flight on the connection whose loss
+// parked the session before: it may be what breaks them.
+func (s *Session) stuckLocked(c *conn) bool {
+	stuck := false
+	for _, st := range s.streams {
+		o := &st.out
+		if slices.ContainsFunc(o.runs, func(r run) bool { return r.c == c }) {
+			stuck = stuck || o.lost == o.base+1
+			o.lost = o.base + 1
+		}
+	}
+	return stuck
 }

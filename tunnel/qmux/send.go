@@ -27,6 +27,7 @@ type sending struct {
 	high     uint64 // of the first byte never sent
 	end      uint64 // of the next byte to be written by the caller
 	maxData  uint64 // offset up to which the peer allows data (MAX_STREAM_DATA)
+	lost     uint64 // base+1 when the session was last parked with data in flight; 0: never
 	runs     []run  // which connection has sent what between base and next, in order
 
 	queued       *conn // the connection that has it in a queue; nil: none
