@@ -117,7 +117,7 @@ func (b *backend) open(c *storagebackend.ConfigForResource, prefix string, key f
 	}
 	var once sync.Once
 	if c.GroupResource == corev1.Resource("events") {
-		return raw, func() { once.Do(raw.Close) }, nil
+		return restorable{Interface: raw}, func() { once.Do(raw.Close) }, nil
 	}
 	cached, err := cacher.NewCacherFromConfig(cacher.Config{
 		Storage: sharedParts{ownStream{raw, c.GroupResource.String()}}, Versioner: versioner, GroupResource: c.GroupResource, EventsHistoryWindow: c.EventsHistoryWindow,
@@ -129,7 +129,14 @@ func (b *backend) open(c *storagebackend.ConfigForResource, prefix string, key f
 		return nil, nil, fmt.Errorf("watch cache of %s: %w", c.GroupResource, err)
 	}
 	delegator := cacher.NewCacheDelegator(cached, raw)
-	return delegator, func() {
+	synced := func() (uint64, bool) {
+		if !cached.Ready() {
+			return 0, false
+		}
+		rv, err := cached.LastSyncResourceVersion()
+		return rv, err == nil
+	}
+	return restorable{delegator, synced}, func() {
 		once.Do(func() {
 			delegator.Stop()
 			cached.Stop()
