@@ -12,7 +12,6 @@ import (
 	"slices"
 	"strconv"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/hawser-project/hawser/tunnel/carrier"
@@ -112,8 +111,22 @@ func (d *dialer) proxyFor(addr string) (*url.URL, error) {
 
 // direct dials without a proxy.
 func (d *dialer) direct(ctx context.Context, network, addr string, one dialFunc) (net.Conn, error) {
+	r, err := d.reach(ctx, network, addr, one)
+	switch {
+	case err != nil:
+		return nil, err
+	case d.custom != nil:
+		return r.Conn, nil
+	}
+	silence := fmt.Sprintf("%v accepts connections and does not answer", r.RemoteAddr())
+	return d.await(ctx, r, r.Conn, addr, unansweredError(silence), r.took), nil
+}
+
+// reach connects to the first address of addr's name that accepts a connection.
+func (d *dialer) reach(ctx context.Context, network, addr string, one dialFunc) (*reached, error) {
 	if d.custom != nil {
-		return d.custom(ctx, network, addr)
+		c, err := d.custom(ctx, network, addr)
+		return &reached{Conn: c}, err
 	}
 	addrs, err := d.addresses(ctx, addr)
 	if err != nil {
@@ -123,13 +136,11 @@ func (d *dialer) direct(ctx context.Context, network, addr string, one dialFunc)
 	defer cancel()
 	var losers sync.WaitGroup
 	defer losers.Wait() // they stop at once
-	c, err := race(ctx, &losers, len(addrs), addressHeadStart, func(ctx context.Context, i int) (net.Conn, error) {
-		return one(ctx, network, addrs[i].String())
-	}, func(c net.Conn) { _ = c.Close() })
-	if err != nil {
-		return nil, err
-	}
-	return &dialed{Conn: c, dialer: d, addr: addr}, nil
+	return race(ctx, &losers, len(addrs), addressHeadStart, func(ctx context.Context, i int) (*reached, error) {
+		began := time.Now()
+		c, err := one(ctx, network, addrs[i].String())
+		return &reached{Conn: c, took: time.Since(began), others: len(addrs) > 1}, err
+	}, func(r *reached) { _ = r.Close() })
 }
 
 // addresses resolves addr, HOST:PORT, to addresses in the order in which to try them. If no
@@ -213,44 +224,6 @@ func arrange(found, known []netip.Addr) []netip.Addr {
 	}
 	return out[:min(len(out), maxAddresses)]
 }
-
-// A dialed connection records whether its address answers. Until it has, Close puts the address
-// after the other ones of its name: a stopped server, or a balancer without one, accepts
-// connections and never answers.
-type dialed struct {
-	net.Conn
-	dialer  *dialer
-	addr    string // HOST:PORT
-	settled atomic.Bool
-}
-
-// Read implements net.Conn. What it reads is an answer.
-func (c *dialed) Read(p []byte) (int, error) {
-	n, err := c.Conn.Read(p)
-	if n > 0 {
-		c.Settled(true)
-	}
-	return n, err
-}
-
-// Settled ends the wait for an answer: it was received, or it is not needed any more. Package
-// carrier calls it, which reads past this connection.
-func (c *dialed) Settled(answered bool) {
-	if !c.settled.Swap(true) && answered {
-		c.dialer.reorder(c.addr, c.RemoteAddr(), true)
-	}
-}
-
-// Close implements net.Conn.
-func (c *dialed) Close() error {
-	if !c.settled.Swap(true) {
-		c.dialer.reorder(c.addr, c.RemoteAddr(), false)
-	}
-	return c.Conn.Close()
-}
-
-// NetConn is the connection itself.
-func (c *dialed) NetConn() net.Conn { return c.Conn }
 
 // reorder puts an address of addr's host before the others, or after them.
 func (d *dialer) reorder(addr string, remote net.Addr, first bool) {

@@ -55,12 +55,28 @@ func (d *dialer) dialProxy(ctx context.Context, via *url.URL, addr string, one d
 	if err := CheckProxy(via); err != nil {
 		return nil, err
 	}
-	raw, err := d.direct(ctx, "tcp", proxyAddr(via), one)
+	raw, err := d.reach(ctx, "tcp", proxyAddr(via), one)
 	if err != nil {
 		return nil, fmt.Errorf("reach proxy %s: %w", via.Host, err)
 	}
+	began := time.Now()
+	c, err := tunnelTo(ctx, raw.Conn, via, addr)
+	if err != nil {
+		if !errors.Is(ctx.Err(), context.Canceled) {
+			d.reorder(proxyAddr(via), raw.RemoteAddr(), false)
+		}
+		_ = raw.Close() // the failure is the news
+		return nil, fmt.Errorf("connect through proxy %s: %w", via.Host, err)
+	}
+	silence := fmt.Sprintf("proxy %s at %v accepts CONNECT %s, and then there is no answer", via.Host, raw.RemoteAddr(), addr)
+	return d.await(ctx, raw, c, proxyAddr(via), unansweredError(silence), raw.took+time.Since(began)), nil
+}
+
+// tunnelTo has the proxy at the other end of raw connect to addr.
+func tunnelTo(ctx context.Context, raw net.Conn, via *url.URL, addr string) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, proxyTimeout)
 	defer cancel()
+	var err error
 	c, began := raw, time.Now()
 	// If ctx ends the connection is closed, which ends the TLS handshake and the exchange.
 	stop := context.AfterFunc(ctx, func() { _ = raw.SetDeadline(time.Unix(1, 0)) })
@@ -76,11 +92,7 @@ func (d *dialer) dialProxy(ctx context.Context, via *url.URL, addr string, one d
 	if stopped := stop(); !stopped && err != nil || err == nil && ctx.Err() != nil {
 		err = silent(context.Cause(ctx), addr, time.Since(began))
 	}
-	if err != nil {
-		_ = raw.Close() // the failure is the news
-		return nil, fmt.Errorf("connect through proxy %s: %w", via.Host, err)
-	}
-	return c, nil
+	return c, err
 }
 
 // askProxy sends the request and reads the answer. Of what follows it, the

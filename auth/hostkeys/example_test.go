@@ -12,7 +12,7 @@ import (
 
 // An administrator pins a node's key once the node itself shows the same fingerprint.
 func Example() {
-	keys, err := hostkeys.Scan(context.Background(), "192.0.2.1:22")
+	keys, err := hostkeys.Scan(context.Background(), "192.0.2.1:22", nil)
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -22,7 +22,7 @@ import (
 func TestScan(t *testing.T) {
 	want := []ssh.Signer{newKey(t, ssh.KeyAlgoRSA), newKey(t, ssh.KeyAlgoECDSA256), newKey(t, ssh.KeyAlgoED25519)}
 	addr, stop := hostkeystest.Serve(t, want[2], want[0], want[1])
-	keys, err := Scan(within(t), addr)
+	keys, err := Scan(within(t), addr, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -30,8 +30,32 @@ func TestScan(t *testing.T) {
 		t.Errorf("shows %v", keys)
 	}
 	stop()
-	if _, err := Scan(within(t), addr); !errors.Is(err, syscall.ECONNREFUSED) {
+	if _, err := Scan(within(t), addr, nil); !errors.Is(err, syscall.ECONNREFUSED) {
 		t.Errorf("nobody there: %v", err)
+	}
+}
+
+// TestScanDropped: an sshd may hang up on a connection that follows another one at once. It is asked
+// again, unless enough was shown, and what it has shown is kept.
+func TestScanDropped(t *testing.T) {
+	signers := []ssh.Signer{newKey(t, ssh.KeyAlgoRSA), newKey(t, ssh.KeyAlgoECDSA256)}
+	second := Key{signers[1].PublicKey()}
+	addr, _ := hostkeystest.ServeSome(t, func(n int) bool { return n != 1 }, signers...)
+	keys, err := Scan(within(t), addr, nil)
+	if err != nil || len(keys) != 2 || keys[1].Fingerprint() != second.Fingerprint() {
+		t.Errorf("dropped once: %v, %v", keys, err)
+	}
+	addr, _ = hostkeystest.ServeSome(t, func(n int) bool { return n == 0 }, signers...)
+	keys, err = Scan(within(t), addr, func(Key) bool { return true })
+	if err != nil || len(keys) != 1 {
+		t.Errorf("the first is enough: %v, %v", keys, err)
+	}
+	addr, _ = hostkeystest.ServeSome(t, func(n int) bool { return n == 0 }, signers...)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	keys, err = Scan(ctx, addr, func(k Key) bool { return k.Fingerprint() == second.Fingerprint() })
+	if err == nil || len(keys) != 1 {
+		t.Errorf("dropped for good: %v, %v", keys, err)
 	}
 }
 
@@ -44,7 +68,7 @@ func TestScanSilence(t *testing.T) {
 	defer ln.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
-	if _, err := Scan(ctx, ln.Addr().String()); err == nil {
+	if _, err := Scan(ctx, ln.Addr().String(), nil); err == nil {
 		t.Error("no error")
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 	"testing/iotest"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/pflag"
@@ -224,6 +225,37 @@ func TestSSHPin(t *testing.T) {
 			}
 			if _, err = run("unpin", "node-1"); err == nil || !strings.Contains(err.Error(), "hawser ssh list") {
 				t.Errorf("unpin twice: %v", err)
+			}
+		})
+	}
+}
+
+// TestSSHPinMaxStartups: a key is pinned by its fingerprint though the sshd takes one connection at a
+// time, and hangs up on another one. Without a fingerprint one connection is enough.
+func TestSSHPinMaxStartups(t *testing.T) {
+	key := hostkeystest.WriteKey(t, filepath.Join(t.TempDir(), "id"))
+	fingerprint := ssh.FingerprintSHA256(key.PublicKey())
+	for name, tt := range map[string]struct {
+		args []string
+		want string // in the error; empty means that the key is pinned
+	}{
+		"fingerprint": {[]string{"--fingerprint", fingerprint}, ""},
+		"asks":        {nil, ""},
+		"another one": {[]string{"--fingerprint", "SHA256:other"}, "has not shown host key SHA256:other: it shows [ssh-ed25519 " + fingerprint + "], and then: "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			addr, _ := hostkeystest.ServeSome(t, func(n int) bool { return n == 0 }, key)
+			cmd := newSSH()
+			cmd.SilenceErrors, cmd.SilenceUsage = true, true
+			cmd.SetArgs(append([]string{"pin", "node-1", "--address", addr, "--data-dir", t.TempDir()}, tt.args...))
+			cmd.SetIn(strings.NewReader("yes\n"))
+			cmd.SetOut(io.Discard)
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+			defer cancel()
+			err := cmd.ExecuteContext(ctx)
+			if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)) {
+				t.Errorf("got %v, want %q", err, tt.want)
 			}
 		})
 	}

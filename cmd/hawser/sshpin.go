@@ -13,7 +13,6 @@ import (
 	"os/signal"
 	"os/user"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -164,16 +163,19 @@ func (o *hostKeys) confirmed(ctx context.Context, name, addr string, in io.Reade
 	if o.fingerprint != "" && !strings.HasPrefix(o.fingerprint, "SHA256:") {
 		return hostkeys.Key{}, fmt.Errorf("--fingerprint %q: want SHA256:…, as ssh-keygen -l prints it", o.fingerprint)
 	}
-	keys, err := hostkeys.Scan(ctx, addr)
-	if err != nil {
+	vouched := func(k hostkeys.Key) bool { return o.fingerprint == "" || k.Fingerprint() == o.fingerprint }
+	keys, err := hostkeys.Scan(ctx, addr, vouched)
+	if len(keys) == 0 {
 		return hostkeys.Key{}, err
 	}
-	if o.fingerprint != "" {
-		i := slices.IndexFunc(keys, func(k hostkeys.Key) bool { return k.Fingerprint() == o.fingerprint })
-		if i < 0 {
-			return hostkeys.Key{}, fmt.Errorf("%s has no host key %s: it shows %v", addr, o.fingerprint, keys)
-		}
-		return keys[i], nil
+	if key := keys[len(keys)-1]; o.fingerprint != "" && vouched(key) {
+		return key, nil
+	}
+	switch {
+	case o.fingerprint != "" && err != nil:
+		return hostkeys.Key{}, fmt.Errorf("%s has not shown host key %s: it shows %v, and then: %w", addr, o.fingerprint, keys, err)
+	case o.fingerprint != "":
+		return hostkeys.Key{}, fmt.Errorf("%s has no host key %s: it shows %v", addr, o.fingerprint, keys)
 	}
 	key := keys[0]
 	if _, err = fmt.Fprintf(out, "The sshd of %s at %s shows\n  %s\nOn the node, compare that with what this prints:\n  ssh-keygen -lf %s\nPin it? Type yes, or the fingerprint that the node prints: ",

@@ -52,7 +52,7 @@ func overSSH(t *testing.T, s *tunnels) {
 	if srv == nil {
 		t.FailNow()
 	}
-	shown, err := hostkeys.Scan(t.Context(), srv.Addr)
+	shown, err := hostkeys.Scan(t.Context(), srv.Addr, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

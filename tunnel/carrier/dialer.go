@@ -95,6 +95,17 @@ func NetDialer(small bool) *net.Dialer {
 // only.
 type settler interface{ Settled(answered bool) }
 
+// notAnswered is the error of a handshake on c that did not end in time. The connection may know
+// more of its peer; its Unanswered returns nil if the peer has answered.
+func notAnswered(c net.Conn, err error) error {
+	if u, ok := c.(interface{ Unanswered() error }); ok {
+		if why := u.Unanswered(); why != nil {
+			return why
+		}
+	}
+	return fmt.Errorf("TLS handshake with %v: %w", c.RemoteAddr(), err)
+}
+
 // connect makes a connection and does its TLS handshake.
 func (d *Dialer) connect(ctx context.Context, small bool) (*tls.Conn, error) {
 	dial := d.options.Dial
@@ -124,6 +135,8 @@ func (d *Dialer) connect(ctx context.Context, small bool) (*tls.Conn, error) {
 	if err != nil {
 		if ctx.Err() == nil {
 			d.packetSize.handshakeFailed(time.Since(connected))
+		} else if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			err = notAnswered(raw, err)
 		}
 		_ = raw.Close() // err is what is reported
 		return nil, err

@@ -6,6 +6,7 @@ import (
 	"context"
 	"io"
 	"net"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -46,9 +47,10 @@ func TestSettledByHandshake(t *testing.T) {
 		hangUp   bool          // what answers the connection hangs up
 		cancel   time.Duration // after that long; zero means never
 		canceled int32
+		says     string // the error
 	}{
 		"hung up":  {hangUp: true},
-		"silent":   {},
+		"silent":   {says: "TLS handshake with pipe: context deadline exceeded"},
 		"canceled": {cancel: time.Second, canceled: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -69,6 +71,9 @@ func TestSettledByHandshake(t *testing.T) {
 					}
 					return toldConn{near, &answered, &canceled}, nil
 				}})
+				if err != nil && !strings.Contains(err.Error(), tt.says) {
+					t.Errorf("got %q, want %q", err, tt.says)
+				}
 				if err == nil || answered.Load() != 0 || canceled.Load() != tt.canceled {
 					t.Errorf("%v: %d answers, %d cancellations", err, answered.Load(), canceled.Load())
 				}

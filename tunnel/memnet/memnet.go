@@ -94,14 +94,19 @@ func (c *Conn) CloseReadWithError(err error) { c.in.closeReader(err) }
 
 // Abort ends both directions as a reset does: what is still buffered is lost.
 func (c *Conn) Abort() error {
-	c.out.reset(net.ErrClosed, syscall.ECONNRESET)
-	c.in.reset(syscall.ECONNRESET, net.ErrClosed)
+	c.AbortWithError(syscall.ECONNRESET)
 	return nil
+}
+
+// AbortWithError is Abort that tells the other end err, unless a direction has ended before.
+func (c *Conn) AbortWithError(err error) {
+	c.out.reset(net.ErrClosed, err)
+	c.in.reset(err, net.ErrClosed)
 }
 
 // OnReset implements tunnel.Resetter.
 func (c *Conn) OnReset(f func(error)) (stop func()) {
-	disarm := context.AfterFunc(c.in.lost, func() { f(c.wrap("read", syscall.ECONNRESET)) })
+	disarm := context.AfterFunc(c.in.lost, func() { f(c.wrap("read", context.Cause(c.in.lost))) })
 	return func() { disarm() }
 }
 
@@ -148,7 +153,7 @@ func (c *Conn) wrap(op string, err error) error {
 // A half is one direction.
 type half struct {
 	lost context.Context // done once the writer has reset it and the reader has not ended it before
-	lose func()
+	lose context.CancelCauseFunc
 
 	mu      sync.Mutex // guards the following
 	changed sync.Cond
@@ -187,7 +192,7 @@ func (s *side) end(err error) {
 
 func newHalf() *half {
 	h := new(half)
-	h.lost, h.lose = context.WithCancel(context.Background())
+	h.lost, h.lose = context.WithCancelCause(context.Background())
 	h.changed.L = &h.mu
 	return h
 }
@@ -263,10 +268,10 @@ func (h *half) reset(writer, reader error) {
 	h.change(func() {
 		h.buf = nil
 		h.writer.end(writer)
-		h.reader.end(reader)
-		if errors.Is(h.reader.err, syscall.ECONNRESET) {
-			h.lose()
+		if h.reader.err == nil && reader != net.ErrClosed { //nolint:errorlint // a cause may wrap it
+			h.lose(reader)
 		}
+		h.reader.end(reader)
 	})
 }
 

@@ -126,3 +126,23 @@ func TestEndsWithErrors(t *testing.T) {
 		t.Errorf("write: %v", err)
 	}
 }
+
+// An abort with a reason tells it to whoever reads, writes, or waits for a reset.
+func TestAbortsWithError(t *testing.T) {
+	near, far := Pipe(Addr("near"), Addr("far"))
+	told := make(chan error, 1)
+	near.OnReset(func(err error) { told <- err })
+	far.OnReset(func(err error) { t.Errorf("the end that aborts: %v", err) })
+	far.AbortWithError(syscall.EHOSTDOWN)
+	_ = far.Abort() // the first reason counts
+	_, rerr := near.Read(make([]byte, 1))
+	_, werr := near.Write([]byte("x"))
+	for what, err := range map[string]error{"read": rerr, "write": werr, "reset": <-told} {
+		if !errors.Is(err, syscall.EHOSTDOWN) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if _, err := far.Read(make([]byte, 1)); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("read of the end that aborts: %v", err)
+	}
+}

@@ -4,13 +4,18 @@
 package overh2
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
 	"net/http"
 	"net/http/httptrace"
+	"os"
 	"sync"
+	"syscall"
 	"time"
+
+	"golang.org/x/net/http2"
 
 	"github.com/hawser-project/hawser/tunnel"
 	"github.com/hawser-project/hawser/tunnel/memnet"
@@ -40,9 +45,38 @@ func (s *stream) Abort() error {
 	return err
 }
 
+// brokenTimeout bounds the wait for what follows when a connection seems to have ended.
+const brokenTimeout = time.Second
+
+// await waits until ctx is done, for brokenTimeout at most.
+func await(ctx context.Context) {
+	t := time.NewTimer(brokenTimeout)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+	case <-t.C:
+	}
+}
+
+// fail aborts a pipe because err has ended the stream. Unless the stream was reset, the library is
+// about to close the connection: fail waits until that has ended the session, or over is done.
+func (s *session) fail(over context.Context, lib *memnet.Conn, err error) {
+	if !errors.As(err, new(http2.StreamError)) {
+		await(over)
+	}
+	s.abort(lib)
+}
+
+// abort aborts a pipe. The stream's user is told the cause of the session's end, or of a reset if
+// the session goes on.
+func (s *session) abort(lib *memnet.Conn) {
+	lib.AbortWithError(cmp.Or(context.Cause(s.Alive()), error(syscall.ECONNRESET)))
+}
+
 // pour copies a body to the pipe, and returns whether the body came to its end. If it did
-// not the pipe is aborted. The error is the pipe's, and means that it is not read any more.
-func pour(lib *memnet.Conn, body io.Reader) (ended bool, err error) {
+// not it calls fail, which aborts the pipe. The error is the pipe's, and means that it is not
+// read any more.
+func pour(lib *memnet.Conn, body io.Reader, fail func(error)) (ended bool, err error) {
 	buf := make([]byte, frameSize)
 	for {
 		n, rerr := body.Read(buf)
@@ -57,7 +91,7 @@ func pour(lib *memnet.Conn, body io.Reader) (ended bool, err error) {
 			_ = lib.CloseWrite() // never fails
 			return true, nil
 		default:
-			_ = lib.Abort() // as above
+			fail(rerr)
 			return false, nil
 		}
 	}
@@ -75,7 +109,8 @@ type opener struct {
 
 // run makes the request and copies both bodies until they end.
 func (o *opener) run() {
-	defer context.AfterFunc(o.session.Alive(), func() { _ = o.lib.Abort() })() // never fails
+	defer context.AfterFunc(o.session.Alive(), func() { o.session.abort(o.lib) })()
+	fail := func(err error) { o.session.fail(o.ctx, o.lib, err) }
 	defer func() {
 		o.cancel()
 		<-o.session.Opened
@@ -87,11 +122,15 @@ func (o *opener) run() {
 		resp, err = o.session.client.RoundTrip(req)
 	}
 	<-o.session.unanswered
-	if err != nil || resp.StatusCode != http.StatusOK {
-		_ = o.lib.Abort() // never fails
+	switch {
+	case err != nil:
+		fail(err)
+		return
+	case resp.StatusCode != http.StatusOK:
+		o.session.abort(o.lib)
 		return
 	}
-	ended, err := pour(o.lib, resp.Body)
+	ended, err := pour(o.lib, resp.Body, fail)
 	switch {
 	case err != nil:
 		<-o.ctx.Done() // the stream was closed, and finish does the rest
@@ -154,15 +193,25 @@ func (s *session) answer(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusServiceUnavailable)
 		return
 	}
-	defer context.AfterFunc(s.Alive(), func() { _ = lib.Abort() })() // never fails
+	defer context.AfterFunc(s.Alive(), func() { s.abort(lib) })()
+	fail := func(err error) {
+		if errors.Is(err, os.ErrDeadlineExceeded) { // which is set below
+			s.abort(lib)
+		} else {
+			s.fail(s.Alive(), lib, err)
+		}
+	}
 	poured, ended := make(chan struct{}), false
 	go func() {
 		defer close(poured)
-		ended, _ = pour(lib, r.Body) // an error means that the stream is not read any more
+		ended, _ = pour(lib, r.Body, fail) // an error means that the stream is not read any more
 	}()
 	// What was received before the peer has gone can still be read.
 	stop := context.AfterFunc(r.Context(), func() { <-poured; _ = lib.Close() })
 	err := s.respond(w, r, st, lib, a.control)
+	if err != nil {
+		await(r.Context()) // a writer may learn of a lost connection before the body has
+	}
 	a.mu.Lock()
 	a.over = true
 	a.mu.Unlock()
@@ -173,7 +222,7 @@ func (s *session) answer(w http.ResponseWriter, r *http.Request) {
 	if ended {
 		_ = lib.Close() // never fails
 	} else {
-		_ = lib.Abort() // as above
+		s.abort(lib)
 	}
 	if err != nil {
 		panic(http.ErrAbortHandler) // this makes the library reset the stream

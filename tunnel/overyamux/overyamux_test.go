@@ -22,6 +22,8 @@ func TestConformance(t *testing.T) {
 	t.Run("TLSInTLS", func(t *testing.T) { tunneltest.Run(t, Transport().Can, tunneltest.OverTLSRelay(Transport())) })
 }
 
+func TestSilentPeer(t *testing.T) { tunneltest.RunSilence(t, tunneltest.OverRelay(Transport())) }
+
 func TestRefusals(t *testing.T) { tunneltest.RunRefusals(t, tunneltest.OverTCP(Transport())) }
 
 func BenchmarkSession(b *testing.B) { tunneltest.Benchmark(b, tunneltest.OverTCP(Transport())) }

@@ -42,6 +42,13 @@ func WriteKey(t testing.TB, path string) ssh.Signer {
 // with the test, or earlier by stop.
 func Serve(t testing.TB, keys ...ssh.Signer) (addr string, stop func()) {
 	t.Helper()
+	return ServeSome(t, func(int) bool { return true }, keys...)
+}
+
+// ServeSome is Serve that hangs up on connections for which serves is false, as MaxStartups of
+// sshd_config(5) has it. The first connection is number 0.
+func ServeSome(t testing.TB, serves func(number int) bool, keys ...ssh.Signer) (addr string, stop func()) {
+	t.Helper()
 	conf := &ssh.ServerConfig{PublicKeyCallback: func(ssh.ConnMetadata, ssh.PublicKey) (*ssh.Permissions, error) {
 		return nil, errors.New("no user is admitted")
 	}}
@@ -54,12 +61,14 @@ func Serve(t testing.TB, keys ...ssh.Signer) (addr string, stop func()) {
 	}
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		for {
+		for n := 0; ; n++ {
 			c, err := ln.Accept()
 			if err != nil {
 				return
 			}
-			_, _, _, _ = ssh.NewServerConn(c, conf)
+			if serves(n) {
+				_, _, _, _ = ssh.NewServerConn(c, conf)
+			}
 			_ = c.Close()
 		}
 	})
