@@ -53,6 +53,8 @@ var elsewhere = map[string]string{
 	"--cloud-config":                          "hawser-ccm",
 	"--enable-aggregator-routing":             "kube-apiserver",
 	"--kubelet-preferred-address-types":       "kube-apiserver",
+	"--bump-revision":                         "etcdutl",
+	"--mark-compacted":                        "etcdutl",
 	"--insecure-skip-tls-verify-backend":      "kubectl",
 	"--since":                                 "kubectl",
 	"--tail":                                  "kubectl",
