@@ -267,7 +267,8 @@ type Runtime interface {
 	// ctx is done or a stream fails, the command is killed.
 	Exec(ctx context.Context, id string, argv []string, s Stdio) (exit int, err error)
 	// Attach connects to the streams of the running container until it ends or ctx is
-	// done.
+	// done. The end of s.In ends the attachment, too; if the container has StdinOnce and no
+	// terminal it closes the container's input instead.
 	Attach(ctx context.Context, id string, s Stdio) error
 	// Resize sets the size of the container's terminal.
 	Resize(ctx context.Context, id string, size Size) error

@@ -115,8 +115,8 @@ func (a *attachment) close(patience time.Duration) {
 	}
 }
 
-// attachLinger is how long an attached client may take to read the output of an ended
-// command.
+// attachLinger is how long an attached client may take to read the output that came before
+// the command or the client's input ended.
 const attachLinger = 30 * time.Second
 
 // attach connects a client to the streams of the running command.
@@ -138,21 +138,19 @@ func (s *shim) attach(c *conn, req *request) error {
 	if fd >= 0 {
 		_ = unix.Close(fd)
 	}
-	gone := make(chan struct{})
+	requests := make(chan bool, 1)
 	var reading sync.WaitGroup
-	reading.Go(func() {
-		defer close(gone)
-		s.attachRequests(c)
-	})
+	reading.Go(func() { requests <- s.attachRequests(c) })
+	inputEnded := false
 	if err == nil {
 		select {
 		case <-s.ended:
-		case <-gone:
+		case inputEnded = <-requests:
 		case err = <-a.failed:
 		}
 	}
 	s.leave(a)
-	if s.isOver() {
+	if inputEnded || s.isOver() {
 		a.close(attachLinger)
 	} else {
 		a.close(0)
@@ -200,20 +198,22 @@ func (s *shim) leave(a *attachment) {
 	s.attached = slices.DeleteFunc(s.attached, func(b *attachment) bool { return a == b })
 }
 
-// attachRequests serves the requests of an attachment until its connection ends.
-func (s *shim) attachRequests(c *conn) {
+// attachRequests serves the requests of an attachment until its connection ends, or until the
+// client's input has ended and that ends the attachment: then it returns true.
+func (s *shim) attachRequests(c *conn) (inputEnded bool) {
 	for {
 		var req request
 		if c.recv(&req) != nil {
-			return
+			return false
 		}
 		switch req.Op {
 		case opResize:
 			_ = s.resize(req.Size)
 		case opCloseStdin:
-			if s.spec.Container.StdinOnce {
-				s.closeStdin()
+			if !s.spec.Container.StdinOnce || s.tty != nil {
+				return true
 			}
+			s.closeStdin()
 		}
 	}
 }
