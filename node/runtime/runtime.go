@@ -211,6 +211,9 @@ type Stdio struct {
 	Out, Err io.Writer
 	TTY      bool
 	Resize   <-chan Size // nil without a terminal
+	// Drain lets Exec without a terminal return only when no process has Out and Err open any
+	// more. Processes that the command has left behind may keep them open without end.
+	Drain bool
 }
 
 // A Size of a terminal, in characters.
