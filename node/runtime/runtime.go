@@ -267,7 +267,8 @@ type Runtime interface {
 
 	// Exec runs argv in the container and returns its exit code. err is not nil only if it
 	// could not be run (a *StartError, ErrNotFound, ErrNotRunning) or was interrupted: if
-	// ctx is done or a stream fails, the command is killed.
+	// ctx is done or a stream fails, the command is killed. If it has a terminal, SIGHUP
+	// comes first.
 	Exec(ctx context.Context, id string, argv []string, s Stdio) (exit int, err error)
 	// Attach connects to the streams of the running container until it ends or ctx is
 	// done. The end of s.In ends the attachment, too; if the container has StdinOnce and no

@@ -245,12 +245,12 @@ func (s *shim) exec(c *conn, req *request) error {
 		return err
 	}
 	if master != nil {
+		defer master.Close()
 		var fd int
 		if fd, err = dup(master); err == nil {
 			err = c.send(reply{HasFD: true}, fd)
 			_ = unix.Close(fd)
 		}
-		_ = master.Close()
 	} else {
 		err = c.send(reply{})
 	}
@@ -264,6 +264,9 @@ func (s *shim) exec(c *conn, req *request) error {
 		// with the command.
 		var more request
 		_ = c.recv(&more)
+		if master != nil {
+			s.hangUp(p.pid, master, over)
+		}
 		select {
 		case <-over:
 		default:
@@ -276,6 +279,28 @@ func (s *shim) exec(c *conn, req *request) error {
 	_ = c.CloseRead()
 	reading.Wait()
 	return nil
+}
+
+// hangUpGrace is how long a command may go on after its terminal is hung up.
+const hangUpGrace = time.Second
+
+// hangUp closes the terminal of a command whose client is gone. The kernel sends SIGHUP to the
+// command once the client has closed it, too. hangUp waits until the command has ended, for
+// hangUpGrace at most.
+func (s *shim) hangUp(pid int, master *os.File, over <-chan struct{}) {
+	select {
+	case <-over:
+		return
+	default:
+	}
+	s.reaper.killGroupAfter(pid) // first: SIGHUP may end the command at once
+	_ = master.Close()
+	grace := time.NewTimer(hangUpGrace)
+	defer grace.Stop()
+	select {
+	case <-over:
+	case <-grace.C:
+	}
 }
 
 func (s *shim) admitExec() error {

@@ -225,7 +225,7 @@ func (x *session) runExec(ctx context.Context) (int, error) {
 	// goes. A probe or a hook that leaves a daemon behind does not wait.
 	wait := time.Duration(0)
 	switch {
-	case x.tty != nil:
+	case x.tty != nil && ctx.Err() == nil:
 		wait = ttyLinger
 	case x.s.Drain && err == nil:
 		defer context.AfterFunc(ctx, func() { x.endOutput(0) })()

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"path/filepath"
 	"testing"
 
 	"github.com/hawser-project/hawser/node/runtime"
@@ -46,6 +47,38 @@ func TestExecDrain(t *testing.T) {
 		}}
 		if code, err = g.Exec(g.ctx, id, []string{"sh", "-c", outlived}, runtime.Stdio{Out: ended, Drain: true}); err != nil || code != 0 {
 			t.Errorf("container ended: code %d, err %v", code, err)
+		}
+	})
+}
+
+// TestExecHangUp: a command with a terminal whose caller is gone is told so before it is killed, and
+// what is left of its process group is killed with it.
+func TestExecHangUp(t *testing.T) {
+	eachIsolation(t, func(t *testing.T, iso Isolation) {
+		g := newRig(t, Config{Isolation: iso})
+		id := g.idle("c")
+		file := "/tmp/hung-up" // in the container
+		if iso == None {
+			file = filepath.Join(t.TempDir(), "hung-up")
+		}
+		for _, tt := range []struct{ name, script, then string }{
+			{"trap", "trap 'sleep 0.2; echo >" + file + "; exit' HUP; echo ready; while :; do sleep 0.05; done", "until test -e " + file},
+			{"ignored", "trap '' TERM HUP PIPE; sleep 12345 & echo ready; wait", `while ps | grep -q "sleep [1]2345"`},
+			{"ignored by a child", "(trap '' HUP; exec sleep 12346) & sleep 0.2; echo ready; wait", `while ps | grep -q "sleep [1]2346"`},
+		} {
+			t.Run(tt.name, func(t *testing.T) {
+				ctx, cancel := context.WithCancel(g.ctx)
+				defer cancel()
+				_, err := g.Exec(ctx, id, []string{"sh", "-c", tt.script}, runtime.Stdio{Out: &until{text: "ready\r\n", found: cancel}, TTY: true})
+				if !errors.Is(err, context.Canceled) {
+					t.Errorf("err %v", err)
+				}
+				script := `ps() { cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\0' ' '; }; ` + tt.then + "; do sleep 0.01; done"
+				var out bytes.Buffer
+				if code, err := g.Exec(g.ctx, id, []string{"timeout", "10", "sh", "-c", script}, runtime.Stdio{Err: &out}); err != nil || code != 0 {
+					t.Errorf("code %d, err %v, %q", code, err, out.String())
+				}
+			})
 		}
 	})
 }
