@@ -78,7 +78,9 @@ func (j *joiner) ExecInContainer(
 	resize <-chan remotecommand.TerminalSize, _ time.Duration,
 ) error {
 	j.client.complete()
-	code, err := j.s.cfg.Runtime.Exec(ctx, j.id, argv, j.stdio(ctx, in, out, errw, tty, resize))
+	st := j.stdio(ctx, in, out, errw, tty, resize)
+	st.Drain = true
+	code, err := j.s.cfg.Runtime.Exec(ctx, j.id, argv, st)
 	if err != nil {
 		return plain(err)
 	}

@@ -88,6 +88,13 @@ func TestExec(t *testing.T) {
 			t.Errorf("got %v", err)
 		}
 	})
+	t.Run("late output", func(t *testing.T) {
+		var out bytes.Buffer
+		err := g.execute(g.ctx, "/exec/default/p/c", []string{"sh", "-c", "(sleep 0.3; echo late) & echo early"}, remotecommand.StreamOptions{Stdout: &out})
+		if err != nil || out.String() != "early\nlate\n" {
+			t.Errorf("%v %q", err, out.String())
+		}
+	})
 	t.Run("large", func(t *testing.T) {
 		in := make([]byte, 4<<20)
 		rng := rand.NewChaCha8([32]byte{1})

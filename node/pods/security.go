@@ -56,7 +56,7 @@ func podSecurity(pod *corev1.Pod) error {
 	spec := &pod.Spec
 	switch {
 	case isTrue(spec.ShareProcessNamespace):
-		return &unsupported{field: "spec.shareProcessNamespace", remedy: "each container has process ids of its own"}
+		return &unsupported{field: "spec.shareProcessNamespace", remedy: "each container has process ids of its own; leave it out (kubectl debug --copy-to: --share-processes=false)"}
 	case spec.HostUsers != nil && !*spec.HostUsers:
 		return &unsupported{field: "spec.hostUsers: false", remedy: "users are the machine's; set securityContext.runAsUser"}
 	case len(spec.ResourceClaims) > 0:

@@ -38,7 +38,7 @@ func TestRefusedSecurity(t *testing.T) {
 		"hostNetwork":      {change: func(p *corev1.Pod) { p.Spec.HostNetwork = true }},
 		"hostIPC":          {change: func(p *corev1.Pod) { p.Spec.HostIPC = true }},
 		"hostPID":          {change: func(p *corev1.Pod) { p.Spec.HostPID = true }},
-		"shared processes": {func(p *corev1.Pod) { p.Spec.ShareProcessNamespace = ptr.To(true) }, securityReason, "spec.shareProcessNamespace"},
+		"shared processes": {func(p *corev1.Pod) { p.Spec.ShareProcessNamespace = ptr.To(true) }, securityReason, "spec.shareProcessNamespace is not supported on this node: each container has process ids of its own; leave it out (kubectl debug --copy-to: --share-processes=false)"},
 		"separate":         {change: func(p *corev1.Pod) { p.Spec.ShareProcessNamespace = ptr.To(false) }},
 		"user namespace":   {func(p *corev1.Pod) { p.Spec.HostUsers = ptr.To(false) }, securityReason, "spec.hostUsers: false"},
 		"the host's users": {change: func(p *corev1.Pod) { p.Spec.HostUsers = ptr.To(true) }},

@@ -211,6 +211,9 @@ type Stdio struct {
 	Out, Err io.Writer
 	TTY      bool
 	Resize   <-chan Size // nil without a terminal
+	// Drain lets Exec without a terminal return only when no process has Out and Err open any
+	// more. Processes that the command has left behind may keep them open without end.
+	Drain bool
 }
 
 // A Size of a terminal, in characters.
@@ -264,10 +267,12 @@ type Runtime interface {
 
 	// Exec runs argv in the container and returns its exit code. err is not nil only if it
 	// could not be run (a *StartError, ErrNotFound, ErrNotRunning) or was interrupted: if
-	// ctx is done or a stream fails, the command is killed.
+	// ctx is done or a stream fails, the command is killed. If it has a terminal, SIGHUP
+	// comes first.
 	Exec(ctx context.Context, id string, argv []string, s Stdio) (exit int, err error)
 	// Attach connects to the streams of the running container until it ends or ctx is
-	// done.
+	// done. The end of s.In ends the attachment, too; if the container has StdinOnce and no
+	// terminal it closes the container's input instead.
 	Attach(ctx context.Context, id string, s Stdio) error
 	// Resize sets the size of the container's terminal.
 	Resize(ctx context.Context, id string, size Size) error

@@ -115,8 +115,8 @@ func (a *attachment) close(patience time.Duration) {
 	}
 }
 
-// attachLinger is how long an attached client may take to read the output of an ended
-// command.
+// attachLinger is how long an attached client may take to read the output that came before
+// the command or the client's input ended.
 const attachLinger = 30 * time.Second
 
 // attach connects a client to the streams of the running command.
@@ -138,21 +138,19 @@ func (s *shim) attach(c *conn, req *request) error {
 	if fd >= 0 {
 		_ = unix.Close(fd)
 	}
-	gone := make(chan struct{})
+	requests := make(chan bool, 1)
 	var reading sync.WaitGroup
-	reading.Go(func() {
-		defer close(gone)
-		s.attachRequests(c)
-	})
+	reading.Go(func() { requests <- s.attachRequests(c) })
+	inputEnded := false
 	if err == nil {
 		select {
 		case <-s.ended:
-		case <-gone:
+		case inputEnded = <-requests:
 		case err = <-a.failed:
 		}
 	}
 	s.leave(a)
-	if s.isOver() {
+	if inputEnded || s.isOver() {
 		a.close(attachLinger)
 	} else {
 		a.close(0)
@@ -200,20 +198,22 @@ func (s *shim) leave(a *attachment) {
 	s.attached = slices.DeleteFunc(s.attached, func(b *attachment) bool { return a == b })
 }
 
-// attachRequests serves the requests of an attachment until its connection ends.
-func (s *shim) attachRequests(c *conn) {
+// attachRequests serves the requests of an attachment until its connection ends, or until the
+// client's input has ended and that ends the attachment: then it returns true.
+func (s *shim) attachRequests(c *conn) (inputEnded bool) {
 	for {
 		var req request
 		if c.recv(&req) != nil {
-			return
+			return false
 		}
 		switch req.Op {
 		case opResize:
 			_ = s.resize(req.Size)
 		case opCloseStdin:
-			if s.spec.Container.StdinOnce {
-				s.closeStdin()
+			if !s.spec.Container.StdinOnce || s.tty != nil {
+				return true
 			}
+			s.closeStdin()
 		}
 	}
 }
@@ -245,12 +245,12 @@ func (s *shim) exec(c *conn, req *request) error {
 		return err
 	}
 	if master != nil {
+		defer master.Close()
 		var fd int
 		if fd, err = dup(master); err == nil {
 			err = c.send(reply{HasFD: true}, fd)
 			_ = unix.Close(fd)
 		}
-		_ = master.Close()
 	} else {
 		err = c.send(reply{})
 	}
@@ -264,6 +264,9 @@ func (s *shim) exec(c *conn, req *request) error {
 		// with the command.
 		var more request
 		_ = c.recv(&more)
+		if master != nil {
+			s.hangUp(p.pid, master, over)
+		}
 		select {
 		case <-over:
 		default:
@@ -276,6 +279,28 @@ func (s *shim) exec(c *conn, req *request) error {
 	_ = c.CloseRead()
 	reading.Wait()
 	return nil
+}
+
+// hangUpGrace is how long a command may go on after its terminal is hung up.
+const hangUpGrace = time.Second
+
+// hangUp closes the terminal of a command whose client is gone. The kernel sends SIGHUP to the
+// command once the client has closed it, too. hangUp waits until the command has ended, for
+// hangUpGrace at most.
+func (s *shim) hangUp(pid int, master *os.File, over <-chan struct{}) {
+	select {
+	case <-over:
+		return
+	default:
+	}
+	s.reaper.killGroupAfter(pid) // first: SIGHUP may end the command at once
+	_ = master.Close()
+	grace := time.NewTimer(hangUpGrace)
+	defer grace.Stop()
+	select {
+	case <-over:
+	case <-grace.C:
+	}
 }
 
 func (s *shim) admitExec() error {

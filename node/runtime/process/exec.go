@@ -211,7 +211,7 @@ func (x *session) takeTerminal() error {
 	return nil
 }
 
-// runExec copies until the command has ended.
+// runExec copies until the command has ended, and with Drain until its output has.
 func (x *session) runExec(ctx context.Context) (int, error) {
 	exited := make(chan struct{})
 	defer x.copying.Wait()
@@ -220,15 +220,18 @@ func (x *session) runExec(ctx context.Context) (int, error) {
 	x.copyOuts()
 	code, err := x.waitExit()
 	close(exited)
-	// All output of the command is in the pipes by now. Its background processes may
-	// hold them open without end; they are not waited for.
-	for _, f := range x.readers() {
-		wait := time.Duration(0)
-		if x.tty != nil {
-			wait = ttyLinger
-		}
-		_ = f.SetReadDeadline(time.Now().Add(wait))
+	// All output of the command is in the pipes by now. Its background processes may hold
+	// them open without end. kubectl exec waits for that, as with containerd, until its client
+	// goes. A probe or a hook that leaves a daemon behind does not wait.
+	wait := time.Duration(0)
+	switch {
+	case x.tty != nil && ctx.Err() == nil:
+		wait = ttyLinger
+	case x.s.Drain && err == nil:
+		defer context.AfterFunc(ctx, func() { x.endOutput(0) })()
+		x.copying.Wait()
 	}
+	x.endOutput(wait)
 	x.endInput()
 	x.copying.Wait()
 	select {
@@ -270,6 +273,14 @@ func (x *session) fail(err error) {
 	default:
 	}
 	_ = x.conn.SetDeadline(time.Unix(1, 0))
+	x.endOutput(0)
+}
+
+// endOutput ends the copying of output that cannot be read after wait.
+func (x *session) endOutput(wait time.Duration) {
+	for _, f := range x.readers() {
+		_ = f.SetReadDeadline(time.Now().Add(wait))
+	}
 }
 
 // copyIn copies from the caller to the command: to tty if it is not nil, else to its
@@ -417,9 +428,7 @@ func (x *session) runAttach(ctx context.Context) error {
 	close(over)
 	if err != nil {
 		// The attachment was interrupted; the pipes get no more output.
-		for _, f := range x.readers() {
-			_ = f.SetReadDeadline(time.Unix(1, 0))
-		}
+		x.endOutput(0)
 	}
 	x.endInput()
 	x.copying.Wait()

@@ -245,20 +245,40 @@ func TestAttach(t *testing.T) {
 	})
 }
 
-// Input that is kept open outlasts attached clients.
-func TestAttachTwice(t *testing.T) {
-	g := newRig(t, Config{Isolation: None})
-	c := g.container("c", "while read line; do echo got $line; done")
-	c.Stdin = true
-	id := g.start(c)
-	for i := range 3 {
-		ctx, cancel := context.WithCancel(g.ctx)
-		out := &until{text: fmt.Sprintf("got %d\n", i), found: cancel}
-		err := g.Attach(ctx, id, runtime.Stdio{In: strings.NewReader(fmt.Sprintf("%d\n", i)), Out: out})
-		cancel()
-		if !errors.Is(err, context.Canceled) {
-			t.Fatalf("attach %d: %v", i, err)
-		}
+// TestAttachInputEnds: the end of its input ends an attachment, and the container's input stays open
+// for the next. With a terminal that is so even if the input is for one attachment.
+func TestAttachInputEnds(t *testing.T) {
+	for _, tt := range []struct {
+		name      string
+		tty, once bool
+	}{{"pipe", false, false}, {"terminal", true, false}, {"terminal once", true, true}} {
+		t.Run(tt.name, func(t *testing.T) {
+			g := newRig(t, Config{Isolation: None})
+			c := g.container("c", "while read line; do echo got $line; done")
+			c.Stdin, c.TTY, c.StdinOnce = true, tt.tty, tt.once
+			id := g.start(c)
+			for i := range 3 {
+				err := g.Attach(g.ctx, id, runtime.Stdio{In: strings.NewReader(fmt.Sprintf("%d\n", i)), Out: newScreen(), TTY: tt.tty})
+				if err != nil {
+					t.Fatalf("attach %d: %v", i, err)
+				}
+				g.waitLog(id, fmt.Sprintf("got %d", i))
+			}
+			// Without input an attachment goes on.
+			ctx, cancel := context.WithCancel(g.ctx)
+			defer cancel()
+			out := &until{text: "got last", found: cancel}
+			done := make(chan error, 1)
+			go func() { done <- g.Attach(ctx, id, runtime.Stdio{Out: out, TTY: tt.tty}) }()
+			for ctx.Err() == nil {
+				if err := g.Attach(g.ctx, id, runtime.Stdio{In: strings.NewReader("last\n"), TTY: tt.tty}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := <-done; !errors.Is(err, context.Canceled) {
+				t.Errorf("attached without input: %v", err)
+			}
+		})
 	}
 }
 
@@ -298,31 +318,52 @@ func TestAttachTerminal(t *testing.T) {
 }
 
 // An attached client that does not read blocks neither the container nor its log, and gets
-// all output in the end, in order.
+// all output in the end, in order: when the container has ended, and when the client's input has.
 func TestAttachSlow(t *testing.T) {
-	g := newRig(t, Config{Isolation: None})
 	const lines = 200_000
-	c := g.container("c", fmt.Sprintf("read x; seq %d; read x", lines))
-	c.Stdin = true
-	id := g.start(c)
-	slow := &blockingWriter{open: make(chan struct{}), started: make(chan struct{})}
-	done := make(chan error, 1)
-	go func() { done <- g.Attach(g.ctx, id, runtime.Stdio{In: strings.NewReader("go\n"), Out: slow}) }()
-	<-slow.started
-	g.waitLog(id, fmt.Sprintf("\n%d\n", lines)) // all of it, while the client does not read
-	close(slow.open)
-	go func() { _ = g.Attach(g.ctx, id, runtime.Stdio{In: strings.NewReader("end\n")}) }()
-	if err := <-done; err != nil {
-		t.Fatal(err)
-	}
 	var want bytes.Buffer
 	for i := 1; i <= lines; i++ {
 		fmt.Fprintln(&want, i)
 	}
-	if !bytes.Equal(slow.b.Bytes(), want.Bytes()) {
-		t.Errorf("got %d bytes, want %d", slow.b.Len(), want.Len())
+	fmt.Fprintln(&want, "all")
+	for _, inputEnds := range []bool{false, true} {
+		t.Run(fmt.Sprintf("input ends %t", inputEnds), func(t *testing.T) {
+			g := newRig(t, Config{Isolation: None})
+			c := g.container("c", fmt.Sprintf("read x; seq %d; echo all; read x; echo more; read x", lines))
+			c.Stdin = true
+			id := g.start(c)
+			in, keys := io.Pipe()
+			t.Cleanup(func() { _ = keys.Close() }) // before the runtime's, or Run could not return
+			slow := &blockingWriter{open: make(chan struct{}), started: make(chan struct{})}
+			done := make(chan error, 1)
+			go func() { done <- g.Attach(g.ctx, id, runtime.Stdio{In: in, Out: slow}) }()
+			_, _ = io.WriteString(keys, "go\n")
+			<-slow.started
+			g.waitLog(id, "\nall\n") // all of it, while the client does not read
+			_, _ = io.WriteString(keys, "on\n")
+			g.waitLog(id, "\nmore\n") // so what came before is on its way to the client
+			if inputEnds {
+				_ = keys.Close()
+			}
+			close(slow.open)
+			if !inputEnds {
+				_, _ = io.WriteString(keys, "end\n")
+			}
+			if err := <-done; err != nil {
+				t.Fatal(err)
+			}
+			if got := slow.b.Bytes(); !bytes.HasPrefix(got, want.Bytes()) {
+				t.Errorf("got %d bytes, want %d", len(got), want.Len())
+			}
+			if inputEnds {
+				if err := g.Attach(g.ctx, id, runtime.Stdio{In: strings.NewReader("end\n")}); err != nil {
+					t.Error(err)
+				}
+			}
+			_ = keys.Close()
+			g.wait(id)
+		})
 	}
-	g.wait(id)
 }
 
 // A blockingWriter blocks each Write until it is open.

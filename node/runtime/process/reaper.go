@@ -35,7 +35,8 @@ type reaper struct {
 
 	// Owned by run.
 	waiting map[int]chan<- syscall.WaitStatus
-	over    bool // all have been killed; no more are started
+	doomed  map[int]bool // the process groups of these are killed when they end
+	over    bool         // all have been killed; no more are started
 }
 
 type start struct {
@@ -62,6 +63,7 @@ func newReaper(cg cgroupDirs) *reaper {
 		quit:    make(chan struct{}),
 		done:    make(chan struct{}),
 		waiting: make(map[int]chan<- syscall.WaitStatus),
+		doomed:  make(map[int]bool),
 	}
 }
 
@@ -104,6 +106,15 @@ func (r *reaper) signal(pid int, sig syscall.Signal, group bool) {
 	case r.sigs <- pending{pid, sig, group}:
 	case <-r.done:
 	}
+}
+
+// killGroupAfter has the rest of a process's group killed when the process has ended.
+func (r *reaper) killGroupAfter(pid int) {
+	r.call(func() {
+		if _, ok := r.waiting[pid]; ok {
+			r.doomed[pid] = true
+		}
+	})
 }
 
 // killAll kills every descendant. It returns when none is left, or after 10 s.
@@ -228,6 +239,12 @@ func (r *reaper) reap() (left bool) {
 			return false // ECHILD
 		case pid == 0:
 			return true
+		}
+		if r.doomed[pid] {
+			// The kernel gives this number to no other process while one of the group is left.
+			// After that it first gives away all other numbers.
+			_ = syscall.Kill(-pid, syscall.SIGKILL)
+			delete(r.doomed, pid)
 		}
 		if ch, ok := r.waiting[pid]; ok {
 			ch <- ws

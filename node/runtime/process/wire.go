@@ -15,7 +15,8 @@ package process
 //	stats                     → usage
 //
 // The agent makes the pipes for exec and attach, so that the shim does not copy their
-// bytes. Closing the connection kills an exec'd command and ends an attachment.
+// bytes. Closing the connection kills an exec'd command and ends an attachment. A command
+// with a terminal has time to handle SIGHUP before that.
 
 import (
 	"encoding/binary"
