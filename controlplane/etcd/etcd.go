@@ -187,7 +187,12 @@ func (s *Server) embedConfig(ctx context.Context) *embed.Config {
 	// A busy machine is not worth a warning for every read of it.
 	c.WarningApplyDuration, c.WarningUnaryRequestDuration = time.Second, time.Second
 	c.WatchProgressNotifyInterval = 5 * time.Second
-	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zapLogger(ctx, s.cfg.Log))
+	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zapLogger(ctx, s.cfg.Log, func() error {
+		if err := checkFree(s.cfg.Dir, commitSpace); err != nil {
+			return fmt.Errorf("data directory %s: %w", s.cfg.Dir, err)
+		}
+		return nil
+	}))
 	return c
 }
 

@@ -18,6 +18,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/goleak"
 	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -283,7 +284,7 @@ func TestLog(t *testing.T) {
 		}
 		return a
 	}})
-	l := zapLogger(ctx, slog.New(text)).With(zap.String("member", "m"))
+	l := zapLogger(ctx, slog.New(text), func() error { return errors.New("0 MiB are free") }).With(zap.String("member", "m"))
 	l.Info("about itself")
 	l.Warn("slow disk", zap.Int("z", 1), zap.Duration("took", time.Second))
 	l.Error("broken", zap.Error(errors.New("why")))
@@ -291,11 +292,14 @@ func TestLog(t *testing.T) {
 	l.Warn("Failed to detect schema version", zap.Error(errors.New("missing term information")))
 	l.Error("failed to update storage version", zap.Error(errors.New("cannot detect storage schema version: missing term information")))
 	l.Error("failed to update storage version", zap.Error(errors.New("read only")))
+	_ = l.Core().Write(zapcore.Entry{Level: zapcore.FatalLevel, Message: "failed to commit tx"}, nil) // l would end the process
 	cancel()
 	l.Error("a listener was closed")
 	want := `level=WARN msg="slow disk" component=etcd member=m z=1 took=1s
 level=ERROR msg=broken component=etcd member=m error=why
 level=ERROR msg="failed to update storage version" component=etcd member=m error="read only"
+level=ERROR msg="failed to commit tx" component=etcd member=m
+level=ERROR msg="the server ends, because its store cannot be written: start it again when there is room" component=etcd member=m err="0 MiB are free"
 `
 	if out.String() != want {
 		t.Errorf("logged\n%swant\n%s", out.String(), want)

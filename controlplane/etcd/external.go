@@ -57,7 +57,7 @@ func Dial(ctx context.Context, e External, log *slog.Logger) (*clientv3.Client, 
 		DialTimeout:          dialTimeout,
 		DialKeepAliveTime:    30 * time.Second,
 		DialKeepAliveTimeout: 10 * time.Second,
-		Logger:               zapLogger(ctx, log),
+		Logger:               zapLogger(ctx, log, nil),
 	}
 	if e.Dial != nil {
 		cfg.DialOptions = append(cfg.DialOptions, grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {

@@ -13,9 +13,10 @@ import (
 
 // zapLogger is a zap logger that writes warnings and worse to l, until ctx is
 // done: to etcd a listener that is closed when it stops is an error. Its
-// information is about its own insides and stays out.
-func zapLogger(ctx context.Context, l *slog.Logger) *zap.Logger {
-	return zap.New(&slogCore{LevelEnabler: zapcore.WarnLevel, log: l.With("component", "etcd"), stopping: ctx.Done()})
+// information is about its own insides and stays out. When etcd is about to end the process,
+// space, unless it is nil, says whether it wants room.
+func zapLogger(ctx context.Context, l *slog.Logger, space func() error) *zap.Logger {
+	return zap.New(&slogCore{LevelEnabler: zapcore.WarnLevel, log: l.With("component", "etcd"), stopping: ctx.Done(), space: space})
 }
 
 // slogCore is a zapcore.Core on a slog.Logger.
@@ -23,10 +24,11 @@ type slogCore struct {
 	zapcore.LevelEnabler
 	log      *slog.Logger
 	stopping <-chan struct{}
+	space    func() error
 }
 
 func (c *slogCore) With(fields []zapcore.Field) zapcore.Core {
-	return &slogCore{LevelEnabler: c.LevelEnabler, log: c.log.With(attrs(fields)...), stopping: c.stopping}
+	return &slogCore{LevelEnabler: c.LevelEnabler, log: c.log.With(attrs(fields)...), stopping: c.stopping, space: c.space}
 }
 
 func (c *slogCore) Check(e zapcore.Entry, ce *zapcore.CheckedEntry) *zapcore.CheckedEntry {
@@ -49,6 +51,11 @@ func (c *slogCore) Write(e zapcore.Entry, fields []zapcore.Field) error {
 		c.log.Error(e.Message, attrs(fields)...)
 	} else {
 		c.log.Warn(e.Message, attrs(fields)...)
+	}
+	if e.Level > zapcore.ErrorLevel && c.space != nil {
+		if err := c.space(); err != nil {
+			c.log.Error("the server ends, because its store cannot be written: start it again when there is room", "err", err)
+		}
 	}
 	return nil
 }

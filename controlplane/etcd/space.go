@@ -17,19 +17,28 @@ import (
 // database. Without, etcd panics.
 func newSpace() int64 { return 2*wal.SegmentSizeBytes + 16<<20 }
 
+// commitSpace is what commits may take. etcd ends the process at one that the disk does not take.
+const commitSpace = 4 << 20
+
 // checkSpace refuses a new member in dir if the file system has less than need bytes free. One
-// that is there already is started with whatever there is, so that things can be deleted.
+// that is there already is started with whatever there is, so that things can be deleted: its
+// files may have the room.
 func checkSpace(dir string, need int64) error {
 	if _, err := os.Stat(filepath.Join(dir, memberDir, "member", "wal")); !errors.Is(err, fs.ErrNotExist) {
 		return nil // etcd says what is wrong with it
 	}
+	return checkFree(dir, need)
+}
+
+// checkFree is an error if the file system of dir has less than need bytes free.
+func checkFree(dir string, need int64) error {
 	var st unix.Statfs_t
 	if err := unix.Statfs(dir, &st); err != nil {
 		return fmt.Errorf("how much of its file system is free is not known: %w", err)
 	}
 	free := int64(st.Bavail) * st.Bsize //nolint:gosec // disks are smaller than 8 EiB
 	if free < need {
-		return fmt.Errorf("%d MiB of its file system are free, and a new store takes %d MiB: make room, or choose another directory", free>>20, need>>20)
+		return fmt.Errorf("%d MiB of its file system are free, and the store takes %d MiB: make room, or choose another directory", free>>20, need>>20)
 	}
 	return nil
 }
