@@ -183,8 +183,15 @@ func (c *cluster) pid(t testing.TB, of string) int {
 // which it was running.
 func (c *cluster) kill(t *testing.T, of string) []string {
 	t.Helper()
+	return c.end(t, of, syscall.SIGKILL)
+}
+
+// end ends a process of the cluster by a signal and returns the command line by which it was
+// running.
+func (c *cluster) end(t *testing.T, of string, by syscall.Signal) []string {
+	t.Helper()
 	pid, args := c.pid(t, of), c.cmdline(t, of)
-	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+	if err := syscall.Kill(pid, by); err != nil {
 		t.Fatal(err)
 	}
 	// Not until its parent has taken leave of it: a process may be dead while

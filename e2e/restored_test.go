@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -19,7 +21,7 @@ func TestRestored(t *testing.T) {
 	c := startUp(t, "--nodes", "1")
 	etcd, backup := filepath.Join(c.dir, "etcd", "member-data"), filepath.Join(t.TempDir(), "etcd") // beside it is a socket
 	again := func(change func()) {
-		args := c.kill(t, "server")
+		args := c.end(t, "server", syscall.SIGTERM)
 		change()
 		run(t, args, filepath.Join(c.dir, "server"))
 		eventually(t, "the API answers again", func() error {
@@ -32,6 +34,11 @@ func TestRestored(t *testing.T) {
 	c.podWith(t, "undone", "", "", "sleep", "10000")
 	if n := len(c.shims()); n != 2 {
 		t.Fatalf("%d containers, want 2", n)
+	}
+	maps := c.client.CoreV1().ConfigMaps(metav1.NamespaceDefault)
+	for range 1000 { // more than a server writes in the time that a test waits
+		_, err := maps.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "undone-"}}, metav1.CreateOptions{})
+		must(t, err)
 	}
 	again(func() {
 		must(t, os.RemoveAll(etcd))
