@@ -13,7 +13,6 @@ import (
 
 	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/client-go/kubernetes/scheme"
-	"k8s.io/client-go/rest"
 
 	"github.com/hawser-project/hawser/auth/nodekeys"
 )
@@ -81,7 +80,7 @@ func mayWrite(controller, resource string) bool {
 
 // unlisted returns what a controller writes that the table does not have, for people.
 func unlisted(r *http.Request) string {
-	name, ok := strings.CutPrefix(r.UserAgent(), rest.DefaultKubernetesUserAgent()+"/")
+	name, ok := controllerOf(r.UserAgent())
 	info, err := infos.NewRequestInfo(r)
 	if !ok || err != nil || !info.IsResourceRequest || r.Method == http.MethodGet || !slices.Contains(Names(), name) {
 		return ""

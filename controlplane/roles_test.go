@@ -211,7 +211,7 @@ var infos = &request.RequestInfoFactory{APIPrefixes: sets.NewString("api", "apis
 
 // asked returns what the roles of the controller that makes a request do not grant it.
 func asked(r *http.Request) string {
-	name, ok := strings.CutPrefix(r.UserAgent(), rest.DefaultKubernetesUserAgent()+"/")
+	name, ok := controllerOf(r.UserAgent())
 	info, err := infos.NewRequestInfo(r)
 	if !ok || err != nil || !info.IsResourceRequest || !slices.Contains(Names(), name) {
 		return ""

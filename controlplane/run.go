@@ -47,7 +47,7 @@ func (p *ControlPlane) Run(ctx context.Context) error {
 		// A process that would do nothing as the leader leaves that to others.
 		return p.term(ctx, everywhere, sync.OnceFunc(func() { close(p.ready) }))
 	}
-	client, err := clientFor(tuned(p.cfg.Client), "leader-election")
+	client, err := clientFor(tuned(p.cfg.Client, managerAgent), "leader-election")
 	if err != nil {
 		return err
 	}

@@ -5,6 +5,7 @@ package controlplane
 import (
 	"cmp"
 	"fmt"
+	"strings"
 
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/informers"
@@ -14,6 +15,13 @@ import (
 
 	"github.com/hawser-project/hawser/controlplane/loop"
 	"github.com/hawser-project/hawser/controlplane/tainteviction"
+)
+
+// The components of Kubernetes that controllers write as: the API server records the user agent
+// up to its first slash as the manager of fields.
+const (
+	managerAgent   = "kube-controller-manager"
+	schedulerAgent = "kube-scheduler"
 )
 
 // shared is what controllers are made from. Its deps have no recorder of events.
@@ -44,7 +52,7 @@ func (s *shared) of(e *entry) (*shared, *kinds, error) {
 }
 
 func (p *ControlPlane) share() (*shared, error) {
-	manager, scheduler := tuned(p.cfg.Client), tuned(p.cfg.SchedulerClient)
+	manager, scheduler := tuned(p.cfg.Client, managerAgent), tuned(p.cfg.SchedulerClient, schedulerAgent)
 	client, err := clientFor(manager, "controllers")
 	if err != nil {
 		return nil, err
@@ -86,13 +94,17 @@ func clientFor(c *rest.Config, name string) (kubernetes.Interface, error) {
 }
 
 func named(c *rest.Config, name string) *rest.Config {
-	return rest.AddUserAgent(rest.CopyConfig(c), name)
+	c = rest.CopyConfig(c)
+	c.UserAgent += "/" + name
+	return c
 }
 
 // tuned returns a copy of c with what every controller wants of a client. All clients
-// that are made of it share its rate limit.
-func tuned(c *rest.Config) *rest.Config {
+// that are made of it share its rate limit. Their user agents begin with component.
+func tuned(c *rest.Config, component string) *rest.Config {
 	c = rest.CopyConfig(c)
+	_, version, _ := strings.Cut(rest.DefaultKubernetesUserAgent(), "/")
+	c.UserAgent = component + "/" + version
 	if c.QPS == 0 {
 		c.QPS, c.Burst = DefaultQPS, DefaultBurst
 	}

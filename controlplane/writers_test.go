@@ -50,7 +50,10 @@ func (w *writers) check(t *testing.T) {
 		t.Error(text)
 	}
 	for agent, last := range w.last {
-		name, ok := strings.CutPrefix(agent, rest.DefaultKubernetesUserAgent()+"/")
+		name, ok := controllerOf(agent)
+		if component, _, _ := strings.Cut(agent, "/"); ok && (component == schedulerAgent) != (name == "kube-scheduler") {
+			t.Errorf("%s writes as %s", name, component)
+		}
 		switch {
 		case !ok: // a test's client
 		case name == "leader-election" && (strings.Contains(last, "/leases") || strings.Contains(last, "/events")):
@@ -64,5 +67,20 @@ func (w *writers) check(t *testing.T) {
 func (w *writers) wrote(name string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.last[rest.DefaultKubernetesUserAgent()+"/"+name] != ""
+	for agent := range w.last {
+		if n, ok := controllerOf(agent); ok && n == name {
+			return true
+		}
+	}
+	return false
+}
+
+// controllerOf is the name at the end of a controller's user agent; false for others.
+func controllerOf(agent string) (name string, ok bool) {
+	component, _, _ := strings.Cut(agent, "/")
+	_, version, _ := strings.Cut(rest.DefaultKubernetesUserAgent(), "/")
+	if component != managerAgent && component != schedulerAgent {
+		return "", false
+	}
+	return strings.CutPrefix(agent, component+"/"+version+"/")
 }

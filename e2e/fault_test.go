@@ -5,10 +5,12 @@ package e2e
 import (
 	"errors"
 	"fmt"
+	"io"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -57,15 +59,17 @@ func TestKill(t *testing.T) {
 	}
 
 	// The agent is gone for as long as it takes to look; the pods are not, and a log that is
-	// followed goes on.
+	// followed goes on. A port-forward is lost, and says so.
 	follow := loads{startNumbers(t, c, "node-1")}
 	follow.goOn(t, "at first")
+	lost := c.forwardPinged(t, "steady", "node-1")
 	args := c.kill(t, "node-1")
 	if left := c.shims(); len(left) != 2 {
 		t.Errorf("%d supervisors of containers with the agent gone, want two", len(left))
 	}
 	run(t, args, filepath.Join(node, "agent"))
 	c.works(t, "steady")
+	lost()
 	follow.goOn(t, "once there is another agent")
 	follow.finish(t)
 	if after := container(); after != before {
@@ -87,6 +91,40 @@ func TestKill(t *testing.T) {
 		return nil
 	})
 	c.works(t, "steady")
+}
+
+// forwardPinged has kubectl forward a port to a pod on a node, and stops the node until kubectl
+// waits for the answer to a ping, one of which it sends every 10 s. lost waits until kubectl says
+// that the connection is lost.
+func (c *cluster) forwardPinged(t *testing.T, pod, node string) (lost func()) {
+	t.Helper()
+	cmd := c.startKubectl(t, "port-forward", pod, ":9")
+	out, err := cmd.StdoutPipe()
+	must(t, err)
+	var stderr lines
+	cmd.Stderr = &stderr
+	must(t, cmd.Start())
+	_, err = readUntil(out, "Forwarding from")
+	must(t, err)
+	ended := make(chan struct{})
+	go func() {
+		_, _ = io.Copy(io.Discard, out) // ends with kubectl
+		_ = cmd.Wait()                  // what it said is the news
+		close(ended)
+	}()
+	must(t, syscall.Kill(c.pid(t, node), syscall.SIGSTOP))
+	<-time.After(12 * time.Second)
+	return func() {
+		t.Helper()
+		select {
+		case <-ended:
+			if !strings.Contains(stderr.String(), "lost connection to pod") {
+				t.Errorf("kubectl port-forward said %q", stderr.String())
+			}
+		case <-time.After(patience):
+			t.Error("kubectl port-forward still forwards to an agent that was killed")
+		}
+	}
 }
 
 // works waits until logs and exec of the pod answer.

@@ -153,7 +153,7 @@ func agentUsers(t *testing.T, log string) (users []string) {
 			}
 			return users
 		}
-		if strings.HasPrefix(e.UserAgent, "hawser-agent") {
+		if strings.HasPrefix(e.UserAgent, "kubelet/") {
 			users = append(users, e.User.Username)
 		}
 	}

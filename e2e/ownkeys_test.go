@@ -35,8 +35,8 @@ type part struct {
 }
 
 var parts = []part{
-	{regexp.MustCompile(`^hawser-controller-manager$|^hawser/.*/([a-z-]+-controller|controllers|leader-election)$`), "system:kube-controller-manager", "controller-manager.crt", "create serviceaccounts"},
-	{regexp.MustCompile(`^hawser-scheduler$|^hawser/.*/(kube-scheduler|events)$`), "system:kube-scheduler", "scheduler.crt", "create pods/binding"},
+	{regexp.MustCompile(`^kube-controller-manager$|^kube-controller-manager/.*/([a-z-]+-controller|controllers|leader-election)$`), "system:kube-controller-manager", "controller-manager.crt", "create serviceaccounts"},
+	{regexp.MustCompile(`^kube-scheduler$|^kube-scheduler/.*/(kube-scheduler|events)$`), "system:kube-scheduler", "scheduler.crt", "create pods/binding"},
 	{regexp.MustCompile(`^hawser-ccm/`), "system:serviceaccount:kube-system:hawser-ccm", "", "patch services/status"},
 }
 

@@ -150,6 +150,13 @@ func (m *member) where() string {
 	return cmp.Or(m.session.Link().Addr, m.addr).String()
 }
 
+// takenOver is why old, and the streams in it, end: another instance has connected. Nothing in
+// a hello distinguishes an agent that was restarted from a copy of its machine.
+func takenOver(connected string, old *member) error {
+	return fmt.Errorf("%w: the agent was started again, or there is another agent with this node's identity: one connected %s and takes over from this one, at %s",
+		tunnel.Replaced, connected, old.where())
+}
+
 // refuseFenced refuses m: another instance is connected.
 func (h *Hub) refuseFenced(m, there *member) error {
 	if there.hello.Instance == m.hello.Instance {
@@ -303,6 +310,5 @@ func (h *Hub) Learn(node string, others ...Observation) {
 	}
 	h.metrics.replaced.WithLabelValues("takeover").Inc()
 	h.log.Info("another instance of the node takes over, at another server", "node", node, "new", by.Addr, "old", lost[0].where())
-	dismiss(lost, fmt.Errorf("%w: another agent with this node's identity connected from %s to another server and takes over from this one, at %s",
-		tunnel.Replaced, by.Addr, lost[0].where()))
+	dismiss(lost, takenOver(fmt.Sprint("from ", by.Addr, " to another server"), lost[0]))
 }

@@ -23,7 +23,7 @@ func TestStreamsTellTheReason(t *testing.T) {
 		is   error
 		text string
 	}{
-		"another instance takes over": {func(b *testHub) { b.mustConnect(tunnel.Hello{Node: "n", Instance: 2, Sequence: 1}) }, tunnel.Replaced, "another agent with this node's identity"},
+		"another instance takes over": {func(b *testHub) { b.mustConnect(tunnel.Hello{Node: "n", Instance: 2, Sequence: 1}) }, tunnel.Replaced, "the agent was started again, or there is another agent with this node's identity: one connected from"},
 		"the agent reconnects":        {func(b *testHub) { b.mustConnect(tunnel.Hello{Node: "n", Instance: 1, Sequence: 2}) }, tunnel.Replaced, "the agent reconnected from"},
 		"the node is deleted":         {func(b *testHub) { b.hub.End("n", func(tunnel.Peer) bool { return true }, tunnel.Revoked) }, tunnel.Revoked, tunnel.Revoked.String()},
 		"the server stops":            {func(b *testHub) { _ = b.stop() }, tunnel.Draining, textLeaving},

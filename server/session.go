@@ -242,7 +242,7 @@ func (h *Hub) applyVerdict(m *member, s seat) error {
 	case takeover:
 		h.metrics.replaced.WithLabelValues("takeover").Inc()
 		h.log.Info("another instance of the node takes over", "node", m.node, "new", m.addr.String(), "old", s.there.where())
-		dismiss(s.dismissed, fmt.Errorf("%w: another agent with this node's identity connected from %s and takes over from this one, at %s", tunnel.Replaced, m.addr, s.there.where()))
+		dismiss(s.dismissed, takenOver(fmt.Sprint("from ", m.addr), s.there))
 	case stale:
 		// It is no other agent, and not to think that another one is the node.
 		return &refusal{tunnel.Busy, soonest, "a later session of this agent is connected already"}

@@ -354,7 +354,7 @@ func (c *Config) ask(ctx context.Context, server string, token Token, key *ecdsa
 	transport := c.transport(by.config())
 	defer transport.CloseIdleConnections()
 	client, err := apiclient.New(
-		&rest.Config{Host: server, QPS: -1, UserAgent: "hawser-agent", ContentConfig: rest.ContentConfig{
+		&rest.Config{Host: server, QPS: -1, ContentConfig: rest.ContentConfig{
 			ContentType: "application/json", AcceptContentTypes: "application/vnd.kubernetes.protobuf,application/json",
 		}},
 		&http.Client{Transport: bearer{busyTransport{transport}, token}})
@@ -394,7 +394,8 @@ func (c *Config) transport(conf *tls.Config) *http.Transport {
 	return t
 }
 
-// bearer adds a token to each request.
+// bearer adds a token to each request, and the name of the client that the API server takes for
+// the manager of the request's fields.
 type bearer struct {
 	http.RoundTripper
 	token Token
@@ -404,6 +405,7 @@ type bearer struct {
 func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
 	r = r.Clone(r.Context())
 	r.Header.Set("Authorization", "Bearer "+b.token.ID+"."+b.token.Secret)
+	r.Header.Set("User-Agent", "kubelet")
 	return b.RoundTripper.RoundTrip(r)
 }
 

@@ -122,6 +122,9 @@ func newServer(t *testing.T, ca *authority, leaf *x509.Certificate) *server {
 }
 
 func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if agent := r.UserAgent(); strings.HasPrefix(r.URL.Path, "/apis/") && agent != "kubelet" {
+		s.t.Errorf("%s %s by user agent %q", r.Method, r.URL.Path, agent)
+	}
 	s.mu.Lock()
 	refused := s.refuse > 0
 	if refused {

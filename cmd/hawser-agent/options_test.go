@@ -474,9 +474,13 @@ func TestErrorsNameTheServer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	api, conns, err := node.NewAPI(o.apiConfig(
+	conf := o.apiConfig(
 		func() *tls.Config { return &tls.Config{ServerName: "api.internal", MinVersion: tls.VersionTLS13} },
-		func(context.Context, string, string) (net.Conn, error) { return nil, errNotJoined }))
+		func(context.Context, string, string) (net.Conn, error) { return nil, errNotJoined })
+	if manager, _, _ := strings.Cut(conf.UserAgent, "/"); manager != "kubelet" {
+		t.Errorf("the manager of the fields that the agent writes is %q", manager)
+	}
+	api, conns, err := node.NewAPI(conf)
 	if err != nil {
 		t.Fatal(err)
 	}

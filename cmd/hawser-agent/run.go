@@ -297,7 +297,7 @@ func (o *options) apiServer() string {
 // apiConfig is the client of the API server. Its errors name the first server as it was given,
 // whatever the name in the certificate is that conf looks for.
 func (o *options) apiConfig(conf func() *tls.Config, dial func(ctx context.Context, network, addr string) (net.Conn, error)) node.APIConfig {
-	return node.APIConfig{Host: o.apiServer(), TLS: conf, Dial: dial, UserAgent: "hawser-agent/" + kubeletVersion}
+	return node.APIConfig{Host: o.apiServer(), TLS: conf, Dial: dial, UserAgent: "kubelet/" + kubeletVersion}
 }
 
 // reservedForOthers is what the runtime keeps from containers.

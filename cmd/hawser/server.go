@@ -289,7 +289,7 @@ func newPlane(ctx context.Context, o *serverOptions, keys *pki.PKI, files *auth.
 	if err != nil {
 		return nil, err
 	}
-	if p.loopback, err = kubernetes.NewForConfig(p.api.LoopbackConfig()); err != nil {
+	if p.loopback, err = kubernetes.NewForConfig(clientrest.AddUserAgent(p.api.LoopbackConfig(), "hub")); err != nil {
 		return nil, err
 	}
 	p.shared = informers.NewSharedInformerFactoryWithOptions(p.loopback, 0, informers.WithTransform(routed))
@@ -349,7 +349,7 @@ func (o *serverOptions) identity(keys *pki.PKI, name string) *clientrest.Config 
 		TLSClientConfig: clientrest.TLSClientConfig{
 			CAFile: keys.Path(pki.CA, false), CertFile: keys.Path(name, false), KeyFile: keys.Path(name, true),
 		},
-		UserAgent: "hawser-" + name,
+		UserAgent: "kube-" + name,
 		// To compress each event of a watch costs more than to send it within this machine.
 		DisableCompression: true,
 	}

@@ -172,7 +172,7 @@ func serving(l net.Listener) (*genericapiserver.SecureServingInfo, *rest.Config,
 	if err != nil {
 		return nil, nil, fmt.Errorf("loopback client: %w", err)
 	}
-	loopback.UserAgent = "hawser-apiserver"
+	loopback.UserAgent = "kube-apiserver"
 	// To compress each event of a watch costs more than to send it within this machine.
 	loopback.DisableCompression = true
 	// This process keeps an Endpoints object for old clients and knows that it

@@ -179,7 +179,7 @@ func (r *portForwardREST) Connect(ctx context.Context, name string, options runt
 	}
 	location.Scheme = "http" // TLS is the transport's
 	h := r.upgrade(location, r.joined, resp)
-	return translate.NewTranslatingHandler(h, translate.NewTunnelingHandler(h),
+	return translate.NewTranslatingHandler(h, translate.NewTunnelingHandler(endsReads(h)),
 		wsstream.IsWebSocketRequestWithTunnelingProtocol), nil
 }
 
