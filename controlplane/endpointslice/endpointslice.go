@@ -224,7 +224,8 @@ func (c *Controller) nodesChanged(add func(key string)) error {
 	if err != nil {
 		return err
 	}
-	c.topology.SetNodes(c.logr(), nodes)
+	// All that it says is, at each change of a Node, which nodes have no zone.
+	c.topology.SetNodes(logr.Discard(), nodes)
 	for _, key := range c.topology.GetOverloadedServices() {
 		add(key)
 	}
