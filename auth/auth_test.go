@@ -283,3 +283,45 @@ func TestSupersededAuthority(t *testing.T) {
 		t.Errorf("a late certificate: %v", err)
 	}
 }
+
+// TestComingAuthority: what an authority signs that is listed second, and was made after the first
+// one, is believed, so that each server can believe it before any of them signs with it.
+func TestComingAuthority(t *testing.T) {
+	made := time.Now().Add(-time.Minute)
+	old, next := newAuthorityOf(t, made.Add(-time.Hour)), newAuthorityOf(t, made)
+	dir := t.TempDir()
+	for name, tc := range map[string]struct {
+		file   []byte
+		byOld  bool // what the old one signed since
+		byNext bool
+	}{
+		"it does not sign yet": {append(old.pem(), next.pem()...), true, true},
+		"it signs":             {append(next.pem(), old.pem()...), false, true},
+	} {
+		file := filepath.Join(dir, name)
+		write(t, file, tc.file)
+		cas, err := new(Files).Authorities(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		serving, k := old.issue(t, "server")
+		mine, err := tls.X509KeyPair(serving, k)
+		if err != nil {
+			t.Fatal(err)
+		}
+		server := cas.ServerTLS(func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &mine, nil })
+		for by, want := range map[*authority]bool{old: tc.byOld, next: tc.byNext} {
+			by.from = made.Add(30 * time.Second)
+			c, k := by.issue(t, "system:node:n", NodesGroup)
+			by.from = time.Time{}
+			client, err := tls.X509KeyPair(c, k)
+			if err != nil {
+				t.Fatal(err)
+			}
+			err, _ = handshake(t, server, ClientTLS(func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &client, nil }, old.pool(), "server"))
+			if (err == nil) != want || err != nil && !errors.Is(err, ErrSuperseded) {
+				t.Errorf("%s: a certificate made 30 s after the next one, by %s: %v", name, map[bool]string{true: "the old one", false: "the next one"}[by == old], err)
+			}
+		}
+	}
+}
