@@ -66,7 +66,12 @@ func newAuthority(t *testing.T) *authority {
 // newAuthorityOf is newAuthority, made at that time.
 func newAuthorityOf(t *testing.T, made time.Time) *authority {
 	t.Helper()
-	key := newKey(t)
+	return newAuthorityFor(t, newKey(t), made)
+}
+
+// newAuthorityFor is newAuthorityOf, with a key.
+func newAuthorityFor(t *testing.T, key *ecdsa.PrivateKey, made time.Time) *authority {
+	t.Helper()
 	tmpl := &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "ca"}, NotBefore: made, NotAfter: time.Now().Add(time.Hour),
 		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
@@ -289,6 +294,7 @@ func TestSupersededAuthority(t *testing.T) {
 func TestComingAuthority(t *testing.T) {
 	made := time.Now().Add(-time.Minute)
 	old, next := newAuthorityOf(t, made.Add(-time.Hour)), newAuthorityOf(t, made)
+	again := newAuthorityFor(t, next.key, made.Add(-10*time.Minute))
 	dir := t.TempDir()
 	for name, tc := range map[string]struct {
 		file   []byte
@@ -297,6 +303,7 @@ func TestComingAuthority(t *testing.T) {
 	}{
 		"it does not sign yet": {append(old.pem(), next.pem()...), true, true},
 		"it signs":             {append(next.pem(), old.pem()...), false, true},
+		"it was made again":    {append(old.pem(), again.pem()...), true, true},
 	} {
 		file := filepath.Join(dir, name)
 		write(t, file, tc.file)
