@@ -122,6 +122,12 @@ type Config struct {
 	// the attempt began that was refused: the agent may have another key by now. It must not
 	// block.
 	Revoked func(began time.Time)
+	// Rejected, if not nil, is called when the servers refuse this node's certificate itself:
+	// each was tried and the node has no session, or one was asked again because the API refuses
+	// the certificate (Group.Answered). The node then needs another certificate for its key. It is
+	// not called for a certificate that has expired, nor while the node is fenced. began is as with
+	// Revoked. It must not block.
+	Rejected func(began time.Time)
 	// MaxStreams bounds how many streams each end of a session may have open;
 	// zero means tunnel.DefaultMaxStreams.
 	MaxStreams int
@@ -172,6 +178,7 @@ type Agent struct {
 	shared  *shared
 	first   int // index of the server to begin with
 	running atomic.Bool
+	ask     atomic.Bool // whether to ask the server about the node's certificate
 
 	mu      sync.Mutex // guards the following
 	current *link      // nil while not connected

@@ -96,6 +96,8 @@ type Group struct {
 	shared *shared
 	moved  func(stuck bool)
 
+	unauthorized unauthorized
+
 	mu        sync.Mutex // guards the following
 	preferred *Agent     // which DialContext uses while it is connected
 	fenced    []bool     // by agent
@@ -209,7 +211,7 @@ func (g *Group) Suspect() {
 	g.suspected, g.suspects[server] = now, now.Add(suspectFor)
 	g.preferred = g.useLocked(nil)
 	if g.preferred != before {
-		before.log.Warn("the API does not answer through this server, using another", slog.String("server", server), slog.String("other", g.preferred.State().Server))
+		before.log.Warn("requests to the API fail through this server, using another", slog.String("server", server), slog.String("other", g.preferred.State().Server))
 	}
 }
 

@@ -165,7 +165,8 @@ func remedy(reason, err error) string {
 	case expired(err):
 		return "this node's certificate has expired: run \"hawser token create --print-join-command\" on the server and start this agent with the token that it prints; check the clocks"
 	case errors.Is(reason, ErrCertificateRejected):
-		return "check the clocks; " + madeAnew
+		return "its authority may have been replaced: check the clocks, then start this agent with a new token (\"hawser token create --print-join-command\" on the server), " +
+			"or put that into its --token-file, and keep the agent's data directory, which has the key that holds the node's name"
 	case errors.Is(reason, ErrServerUntrusted):
 		return "the certificate is not from this cluster's authority: check the address, and whether something on the way intercepts TLS; " + madeAnew
 	case errors.Is(reason, ErrNotServer):

@@ -49,6 +49,7 @@ type keeper struct {
 	retryAfter map[string]time.Time // until when a server must not be tried, as it requested
 	fenced     bool                 // another agent is preferred, or the node is not admitted
 	began      time.Time            // when the latest attempt without a session began
+	failing    time.Time            // when the first attempt since the last session began
 	// leaving are links that drain beside the one in use, the latest first.
 	leaving     []*link
 	search      search
@@ -208,10 +209,18 @@ func (k *keeper) failed(server string, err error) time.Duration {
 			k.fence(false) // the server that refused the node is out of reach, and another has it
 		}
 	}
+	failures := 0
 	a.update(func(s *State) {
 		s.Server, s.Err = server, err
 		s.Failures++
+		failures = s.Failures
 	})
+	if failures == 1 {
+		k.failing = k.began
+	}
+	if refusesCertificate(err) && failures >= len(a.cfg.Servers) && time.Since(k.failing) >= refusedFor && !k.fenced && !a.shared.inUse() {
+		a.rejected(k.began)
+	}
 	k.report(server, err, wait)
 	return wait
 }

@@ -48,6 +48,7 @@ type found struct {
 	link   *link
 	reason string
 	server string
+	began  time.Time
 	err    error
 }
 
@@ -78,6 +79,10 @@ func (k *keeper) check(ctx context.Context, l *link) {
 	parked := !since.IsZero() && now.Sub(since) >= parkedTimeout
 	if (parked || l.alone() && l.drains()) && !now.Before(k.search.retry) {
 		k.fallBack(ctx, l)
+		return
+	}
+	if !parked && k.agent.ask.Swap(false) {
+		k.startSearch(ctx, certificate, l, k.plan(l.server))
 	}
 }
 
@@ -149,8 +154,9 @@ func (k *keeper) startSearch(ctx context.Context, reason string, l *link, p plan
 	k.search.found, k.search.cancel = out, cancel
 	k.links.Go(func() {
 		defer cancel()
+		began := time.Now()
 		n, err := k.agent.connect(ctx, p)
-		out <- found{link: n, reason: reason, server: p.server, err: err}
+		out <- found{link: n, reason: reason, server: p.server, began: began, err: err}
 	})
 }
 
@@ -161,7 +167,12 @@ func (k *keeper) finishSearch(f found) *link {
 		k.agent.shared.keep(k.agent, k.agent.current.server)
 	}
 	k.agent.metrics.moves.WithLabelValues(f.reason, tunnel.CodeOf(f.err).Name()).Inc()
-	if f.err != nil && !errors.Is(f.err, errUnwanted) {
+	switch {
+	case f.err == nil, errors.Is(f.err, errUnwanted):
+	case f.reason == certificate && refusesCertificate(f.err) && !k.fenced:
+		k.agent.log.Error("this server refuses the node's certificate in a new session", slog.String("server", f.server), slog.Any("err", f.err))
+		k.agent.rejected(f.began)
+	default:
 		k.recordRetryAfter(f.server, f.err)
 		k.agent.log.Info("no session with another server", slog.String("server", f.server), slog.Any("err", f.err))
 	}

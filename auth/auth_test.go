@@ -66,7 +66,12 @@ func newAuthority(t *testing.T) *authority {
 // newAuthorityOf is newAuthority, made at that time.
 func newAuthorityOf(t *testing.T, made time.Time) *authority {
 	t.Helper()
-	key := newKey(t)
+	return newAuthorityFor(t, newKey(t), made)
+}
+
+// newAuthorityFor is newAuthorityOf, with a key.
+func newAuthorityFor(t *testing.T, key *ecdsa.PrivateKey, made time.Time) *authority {
+	t.Helper()
 	tmpl := &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "ca"}, NotBefore: made, NotAfter: time.Now().Add(time.Hour),
 		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
@@ -281,5 +286,49 @@ func TestSupersededAuthority(t *testing.T) {
 	}
 	if err, _ := handshake(t, server, ClientTLS(func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &late, nil }, now.pool(), "server")); !errors.Is(err, ErrSuperseded) {
 		t.Errorf("a late certificate: %v", err)
+	}
+}
+
+// TestComingAuthority: what an authority signs that is listed second, and was made after the first
+// one, is believed, so that each server can believe it before any of them signs with it.
+func TestComingAuthority(t *testing.T) {
+	made := time.Now().Add(-time.Minute)
+	old, next := newAuthorityOf(t, made.Add(-time.Hour)), newAuthorityOf(t, made)
+	again := newAuthorityFor(t, next.key, made.Add(-10*time.Minute))
+	dir := t.TempDir()
+	for name, tc := range map[string]struct {
+		file   []byte
+		byOld  bool // what the old one signed since
+		byNext bool
+	}{
+		"it does not sign yet": {append(old.pem(), next.pem()...), true, true},
+		"it signs":             {append(next.pem(), old.pem()...), false, true},
+		"it was made again":    {append(old.pem(), again.pem()...), true, true},
+	} {
+		file := filepath.Join(dir, name)
+		write(t, file, tc.file)
+		cas, err := new(Files).Authorities(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		serving, k := old.issue(t, "server")
+		mine, err := tls.X509KeyPair(serving, k)
+		if err != nil {
+			t.Fatal(err)
+		}
+		server := cas.ServerTLS(func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &mine, nil })
+		for by, want := range map[*authority]bool{old: tc.byOld, next: tc.byNext} {
+			by.from = made.Add(30 * time.Second)
+			c, k := by.issue(t, "system:node:n", NodesGroup)
+			by.from = time.Time{}
+			client, err := tls.X509KeyPair(c, k)
+			if err != nil {
+				t.Fatal(err)
+			}
+			err, _ = handshake(t, server, ClientTLS(func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &client, nil }, old.pool(), "server"))
+			if (err == nil) != want || err != nil && !errors.Is(err, ErrSuperseded) {
+				t.Errorf("%s: a certificate made 30 s after the next one, by %s: %v", name, map[bool]string{true: "the old one", false: "the next one"}[by == old], err)
+			}
+		}
 	}
 }

@@ -84,9 +84,11 @@ func (k *KeyPair) GetClientCertificate(*tls.CertificateRequestInfo) (*tls.Certif
 
 // Authorities are the certificates in a followed PEM file.
 //
-// The first is the authority that signs now. Others are its predecessors: certificates
-// that they signed before the first one was made are valid until they expire, and later
-// ones are not valid; see Check. Those of Files.Bundle are independent instead.
+// The first is the authority that signs now. Others that were made before it are its
+// predecessors: certificates that they signed before the first one was made are valid until they
+// expire, and later ones are not valid; see Check. One that was made after the first is to
+// replace it: what it signs is valid, as other servers may sign with it already. Those of
+// Files.Bundle are independent instead.
 type Authorities struct {
 	*File[authorities]
 
@@ -131,8 +133,14 @@ func (f *Files) authorities(file string, bundle bool, parse func(contents [][]by
 	return f.lists[key], nil
 }
 
-// oldSuccessor is the age from which a new first certificate is warned of.
-const oldSuccessor = time.Hour
+// Backdate is how long before it is signed a certificate becomes valid, which allows for machines
+// whose clock is slow. So a successor that is no older when it is put first refuses nothing that
+// its predecessor has signed.
+const Backdate = 5 * time.Minute
+
+// comes reports whether an authority that is listed after the first one is to replace it: it was
+// made later. Its predecessors were made before.
+func comes(a, first *x509.Certificate) bool { return a.NotBefore.After(first.NotBefore) }
 
 // successors parses authorities, and warns of one that was made long before it is put
 // first: see Check.
@@ -144,10 +152,11 @@ func (f *Files) successors(file string) func(contents [][]byte) (authorities, er
 			return next, err
 		}
 		first := next.list[0]
-		known := before == nil || slices.ContainsFunc(before, first.Equal)
-		if !known && len(next.list) > 1 && time.Since(first.NotBefore) > oldSuccessor && f.Log != nil {
+		known := before == nil || first.Equal(before[0])
+		replaces := slices.ContainsFunc(next.list[1:], func(c *x509.Certificate) bool { return !comes(c, first) })
+		if !known && replaces && time.Since(first.NotBefore) > Backdate && f.Log != nil {
 			f.Log.Warn("this authority was made long before it was put first, and what its predecessors have signed since is refused: make its certificate anew",
-				"file", file, "made", first.NotBefore.UTC().Format(time.RFC3339))
+				"file", file, "made", first.NotBefore.UTC().Format(time.RFC3339), "most", Backdate)
 		}
 		before = next.list
 		return next, nil
@@ -193,15 +202,16 @@ func (a *Authorities) PEM() []byte { return a.Get().pem }
 var ErrSuperseded = errors.New("the authority that signed this certificate had been superseded before: get another certificate")
 
 // Check returns an error for a verified certificate if none of its chains ends at the
-// authority that signs now, and its validity starts after that one was made. Without
-// chains there is no certificate to check. Authorities of Files.Bundle accept all chains.
+// authority that signs now, or at one that is to replace it, and its validity starts after the
+// former was made. Without chains there is no certificate to check. Authorities of Files.Bundle accept all chains.
 func (a *Authorities) Check(chains [][]*x509.Certificate) error {
 	if a.bundle {
 		return nil
 	}
 	first := a.Get().list[0]
 	for _, chain := range chains {
-		if chain[len(chain)-1].Equal(first) || !chain[0].NotBefore.After(first.NotBefore) {
+		root := chain[len(chain)-1]
+		if root.Equal(first) || comes(root, first) || !chain[0].NotBefore.After(first.NotBefore) {
 			return nil
 		}
 	}

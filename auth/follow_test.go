@@ -207,6 +207,7 @@ func TestOldSuccessor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		file := filepath.Join(t.TempDir(), "ca.crt")
 		one, old, fresh := newAuthority(t), newAuthorityOf(t, time.Now()), newAuthorityOf(t, time.Now().Add(2*time.Hour))
+		late := newAuthorityOf(t, time.Now().Add(2*time.Hour-Backdate))
 		time.Sleep(2 * time.Hour) // the bubble's clock
 		var log bytes.Buffer
 		write(t, file, append(old.pem(), one.pem()...))
@@ -220,9 +221,13 @@ func TestOldSuccessor(t *testing.T) {
 			warns   bool
 		}{
 			{"a fresh one", append(fresh.pem(), one.pem()...), false},
-			{"an old one", append(old.pem(), fresh.pem()...), true},
+			{"an old one", append(old.pem(), one.pem()...), true},
+			{"a newer one is to replace it", append(old.pem(), fresh.pem()...), false},
 			{"the order is turned", append(fresh.pem(), old.pem()...), false},
 			{"it has no predecessor", one.pem(), false},
+			{"one as old as certificates are backdated", append(late.pem(), one.pem()...), true},
+			{"it is to be replaced", append(one.pem(), late.pem()...), false},
+			{"it is replaced by one that was listed", append(late.pem(), one.pem()...), true},
 		} {
 			log.Reset()
 			write(t, file, append(step.content, bytes.Repeat([]byte("\n"), 10*i)...)) // of another size

@@ -109,9 +109,15 @@ func becomes(t *testing.T, what, want string, client kubernetes.Interface) {
 // authority makes another one in the place of old.
 func authority(t *testing.T, old *pkitest.Authority) *pkitest.Authority {
 	t.Helper()
+	return authorityOf(t, old, time.Now())
+}
+
+// authorityOf is authority, made at that time.
+func authorityOf(t *testing.T, old *pkitest.Authority, made time.Time) *pkitest.Authority {
+	t.Helper()
 	a := &pkitest.Authority{Key: pkitest.NewKey(t)}
 	tmpl := *old.Cert
-	tmpl.NotBefore, tmpl.PublicKey, tmpl.SubjectKeyId, tmpl.AuthorityKeyId = time.Now(), nil, nil, nil
+	tmpl.NotBefore, tmpl.PublicKey, tmpl.SubjectKeyId, tmpl.AuthorityKeyId = made, nil, nil, nil
 	tmpl.Subject.CommonName += "-2"
 	a.Cert = a.Sign(t, &tmpl, a.Key.Public())
 	return a

@@ -34,12 +34,20 @@ func signedBy(t *testing.T, a *pkitest.Authority, files ...string) {
 	}
 }
 
-// replaceCA puts another authority before the old one, waits until files are renewed, and
-// takes the old one out.
+// replaceCA puts another authority behind the old one, as with several servers, and then before
+// it, waits until files are renewed, and takes the old one out.
 func (k *keyring) replaceCA(t *testing.T, name string, meanwhile func(old, another *pkitest.Authority), files ...string) *pkitest.Authority {
 	t.Helper()
 	old := pkitest.Load(t, k.pki(name+".crt"), k.pki(name+".key"))
 	another := authority(t, old)
+	k.write(t, k.pki(name+".crt"), old.PEM(), another.PEM())
+	eventually(t, "the coming authority of "+name+" is read", func() error {
+		log, err := os.ReadFile(filepath.Join(k.dir, "server.log"))
+		if err == nil && !bytes.Contains(log, []byte(k.pki(name+".crt"))) {
+			err = errors.New("it is not")
+		}
+		return err
+	})
 	k.write(t, k.pki(name+".key"), pkitest.KeyPEM(t, another.Key))
 	k.write(t, k.pki(name+".crt"), another.PEM(), old.PEM())
 	signedBy(t, another, files...)

@@ -29,6 +29,8 @@ type APIConfig struct {
 	TLS func() *tls.Config
 	// Dial makes connections, through the tunnel or otherwise. Required.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
+	// Answered, if not nil, is called with the HTTP status of each answer. It must not block.
+	Answered func(status int)
 	// UserAgent is what the server logs.
 	UserAgent string
 	// QPS and Burst bound requests: 50 a second, 100 at once.
@@ -68,7 +70,7 @@ func NewAPI(c APIConfig) (*apiclient.API, *Connections, error) {
 	}
 	// The client is made with a transport, so that client-go adds no dialer or certificate
 	// watcher, whose goroutines cannot be stopped.
-	api, err := apiclient.New(cfg, &http.Client{Transport: userAgent{conns, cfg.UserAgent}})
+	api, err := apiclient.New(cfg, &http.Client{Transport: observed{conns, cfg.UserAgent, c.Answered}})
 	if err != nil {
 		return nil, nil, fmt.Errorf("make API client: %w", err)
 	}
@@ -120,15 +122,20 @@ func (c *Connections) Renew() {
 	c.current.Swap(c.transport()).CloseIdleConnections() // busy ones time out when idle
 }
 
-// userAgent names the client in each request.
-type userAgent struct {
+// observed names the client in each request, and tells the status of each answer.
+type observed struct {
 	http.RoundTripper
-	name string
+	userAgent string
+	answered  func(status int) // may be nil
 }
 
 // RoundTrip implements http.RoundTripper.
-func (u userAgent) RoundTrip(r *http.Request) (*http.Response, error) {
+func (o observed) RoundTrip(r *http.Request) (*http.Response, error) {
 	r = r.Clone(r.Context())
-	r.Header.Set("User-Agent", u.name)
-	return u.RoundTripper.RoundTrip(r)
+	r.Header.Set("User-Agent", o.userAgent)
+	resp, err := o.RoundTripper.RoundTrip(r)
+	if err == nil && o.answered != nil {
+		o.answered(resp.StatusCode)
+	}
+	return resp, err
 }

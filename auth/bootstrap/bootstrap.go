@@ -12,7 +12,8 @@
 // and its pods continue. So an expired certificate is still an identity. No server
 // admits it, and the Rotation tries to replace it: it joins again if it has a token, with
 // the key that it has, because that key holds the node's name. Without a token it logs what
-// an administrator can do. The same holds, with another key, for a node that is not admitted
+// an administrator can do. The same holds for a certificate that is refused for another reason
+// (Rotation.Refused): its authority was replaced. It holds, with another key, for a node that is not admitted
 // any more with a valid certificate (Rotation.Reject): its Node was deleted, it was
 // revoked, or another machine has taken its name.
 //
@@ -276,7 +277,7 @@ func (c *Config) obtain(ctx context.Context, server string, have *tls.Certificat
 	if err != nil {
 		return nil, err
 	}
-	cert, by, found, err := c.certify(ctx, u, token, key)
+	cert, by, found, err := c.certify(ctx, u, token, key, have)
 	if err != nil {
 		return nil, c.cannotJoin(server, token, err)
 	}
@@ -313,17 +314,17 @@ func (c *Config) cannotJoin(server string, token Token, err error) error {
 }
 
 // certify gets a certificate from one server, and the name of its API server if it had to
-// be discovered. by has verified the server.
-func (c *Config) certify(ctx context.Context, server *url.URL, token Token, key *ecdsa.PrivateKey) (cert []byte, by *pinned, found string, err error) {
+// be discovered. by has verified the server. have is as with obtain.
+func (c *Config) certify(ctx context.Context, server *url.URL, token Token, key *ecdsa.PrivateKey, have *tls.Certificate) (cert []byte, by *pinned, found string, err error) {
 	by = &pinned{host: cmp.Or(c.apiServerName(), server.Hostname()), pins: c.Pins}
-	cert, err = c.ask(ctx, server.String(), token, key, by)
+	cert, err = c.ask(ctx, server.String(), token, key, have, by)
 	if !c.unnamed(err) {
 		return cert, by, "", err
 	}
 	if by, found, err = c.named(ctx, server.String(), token, err); err != nil {
 		return nil, nil, "", err
 	}
-	cert, err = c.ask(ctx, server.String(), token, key, by)
+	cert, err = c.ask(ctx, server.String(), token, key, have, by)
 	return cert, by, found, err
 }
 
@@ -349,8 +350,8 @@ func (c *Config) unnamed(err error) bool {
 	return errors.As(err, &pin) || errors.As(err, &host) && c.APIServerName == ""
 }
 
-// ask requests a client certificate from a server.
-func (c *Config) ask(ctx context.Context, server string, token Token, key *ecdsa.PrivateKey, by *pinned) ([]byte, error) {
+// ask requests a client certificate from a server, in place of have if that is not nil.
+func (c *Config) ask(ctx context.Context, server string, token Token, key *ecdsa.PrivateKey, have *tls.Certificate, by *pinned) ([]byte, error) {
 	transport := c.transport(by.config())
 	defer transport.CloseIdleConnections()
 	client, err := apiclient.New(
@@ -363,7 +364,7 @@ func (c *Config) ask(ctx context.Context, server string, token Token, key *ecdsa
 	}
 	r := &request{
 		api: client.CSRs, log: c.Log, kind: clientCertificate,
-		node: c.NodeName, key: key, lifetime: c.Lifetime, timeout: c.ApprovalTimeout,
+		node: c.NodeName, key: key, replaces: have, lifetime: c.Lifetime, timeout: c.ApprovalTimeout,
 	}
 	return r.certificate(ctx)
 }

@@ -127,6 +127,19 @@ func (e *rejectedError) Error() string {
 
 func (e *rejectedError) Unwrap() error { return e.err }
 
+// A refusedError means that the client certificate is refused although it has not expired, and
+// cannot be replaced now.
+type refusedError struct{ err error }
+
+// Error says what can be done.
+func (e *refusedError) Error() string {
+	return fmt.Sprintf("a server refuses the node's certificate, whose authority may have been replaced, and it takes a join token to get another one: on the server, run "+
+		"\"hawser token create --print-join-command\", and start this agent with the token that it prints, or put that into its --token-file; "+
+		"keep its data directory, which has the key that holds the node's name (%v)", e.err)
+}
+
+func (e *refusedError) Unwrap() error { return e.err }
+
 // A timeoutError means that the request was not approved in time.
 type timeoutError struct {
 	name string

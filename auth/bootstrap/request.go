@@ -7,6 +7,7 @@ import (
 	"crypto/ecdsa"
 	"crypto/rand"
 	"crypto/sha256"
+	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/base32"
@@ -65,8 +66,11 @@ type request struct {
 	// addresses of the serving certificate, sorted
 	addresses []netip.Addr
 	key       *ecdsa.PrivateKey
-	lifetime  time.Duration
-	timeout   time.Duration
+	// replaces is the present certificate if the request is made with a token, else nil. It may have
+	// the same key, and the request for it may still be there.
+	replaces *tls.Certificate
+	lifetime time.Duration
+	timeout  time.Duration
 }
 
 // certificate makes the request, waits, verifies the certificate and returns it with its
@@ -116,6 +120,9 @@ func (r *request) object() (*certificates.CertificateSigningRequest, error) {
 	_, _ = fmt.Fprintf(sum, "%q%q%q%q", r.kind.signer, r.kind.usages, r.node, r.names) // a hash never fails
 	if len(r.addresses) > 0 {
 		_, _ = fmt.Fprintf(sum, "%q", r.addresses)
+	}
+	if r.replaces != nil {
+		_, _ = sum.Write(r.replaces.Leaf.Raw)
 	}
 	csr := &certificates.CertificateSigningRequest{
 		ObjectMeta: metav1.ObjectMeta{

@@ -129,16 +129,28 @@ func (r *Rotation) ServerTLS() *tls.Config {
 // another certificate is requested with a join token, until the node is admitted. An attempt
 // that began before the certificate was replaced says nothing about the present one. Reject
 // does not block.
-func (r *Rotation) Reject(began time.Time) {
+func (r *Rotation) Reject(began time.Time) { r.record(&r.client.rejected, began) }
+
+// Refused records that a server refuses the client certificate itself, although the node's key
+// may hold its name: the authority that signed it had been replaced. Then another certificate is
+// requested with a join token and the same key. As with Reject, began is when the attempt began.
+// It does not block.
+func (r *Rotation) Refused(began time.Time) { r.record(&r.client.refused, began) }
+
+// record stores the client certificate, unless it was replaced after the attempt began.
+func (r *Rotation) record(in *atomic.Pointer[tls.Certificate], began time.Time) {
 	pair := r.cfg.Identity.cert.Load()
 	if at := r.replaced.Load(); at == nil || began.After(*at) {
-		r.client.rejected.Store(pair)
+		in.Store(pair)
 	}
 }
 
-// Admitted records that a server admits the node, which a server may have rejected before.
-// It does not block.
-func (r *Rotation) Admitted() { r.client.rejected.Store(nil) }
+// Admitted records that a server admits the node, which a server may have rejected before, or
+// its certificate. It does not block.
+func (r *Rotation) Admitted() {
+	r.client.rejected.Store(nil)
+	r.client.refused.Store(nil)
+}
 
 // Client returns the client certificate of the node.
 func (r *Rotation) Client() *x509.Certificate { return r.cfg.Identity.cert.Load().Leaf }
@@ -212,6 +224,8 @@ type renewal struct {
 	key *ecdsa.PrivateKey
 	// rejected is the certificate that a server did not admit.
 	rejected atomic.Pointer[tls.Certificate]
+	// refused is the certificate that a server refused, whatever its key.
+	refused atomic.Pointer[tls.Certificate]
 
 	unsaved []byte // the certificate and key while the file does not have them, PEM encoded
 	told    bool   // whether it was logged that they cannot be written
@@ -277,7 +291,7 @@ func (n *renewal) wanted(leaf *x509.Certificate) []netip.Addr {
 // none, or it is time to renew it.
 func (n *renewal) stale(now time.Time) bool {
 	pair := n.cert.Load()
-	if pair == nil || n.rejected.Load() == pair {
+	if pair == nil || n.rejected.Load() == pair || n.refused.Load() == pair {
 		return true
 	}
 	if n.of != pair.Leaf {
@@ -313,10 +327,19 @@ func (n *renewal) superseded(leaf *x509.Certificate) bool {
 
 func (n *renewal) renew(ctx context.Context) {
 	log := n.rotation.cfg.Log
+	refused := n.refused.Load() // nil if it is not the present one
+	if refused != n.cert.Load() {
+		refused = nil
+	}
 	err := n.replace(ctx)
 	switch {
 	case err == nil:
-		n.wait, n.after, n.last = 0, time.Time{}, ""
+		n.after, n.last = time.Time{}, ""
+		if refused == nil {
+			n.wait = 0
+		} else { // the next one may be refused, too
+			n.backOff(0)
+		}
 		leaf := n.cert.Load().Leaf
 		log.Info("the "+n.what+" is new", "node", n.rotation.cfg.Identity.NodeName(), "until", leaf.NotAfter)
 		if !covers(leaf, n.names, n.asked) {
@@ -327,22 +350,26 @@ func (n *renewal) renew(ctx context.Context) {
 	case ctx.Err() != nil:
 		return
 	}
-	n.wait = min(max(2*n.wait, renewFirst), renewLimit)
-	n.after = time.Now().Add(max(n.wait/2+rand.N(n.wait), retryAfterIn(err)))
+	n.backOff(retryAfterIn(err))
 	if msg := err.Error(); msg != n.last {
 		n.last = msg
 		level := slog.LevelWarn
-		expired, rejected := (*expiredError)(nil), (*rejectedError)(nil)
-		if errors.As(err, &expired) || errors.As(err, &rejected) {
+		if errors.As(err, new(*expiredError)) || errors.As(err, new(*rejectedError)) || errors.As(err, new(*refusedError)) {
 			level = slog.LevelError // an administrator must act
 		}
 		log.Log(ctx, level, "no new "+n.what+" yet, will keep trying", "node", n.rotation.cfg.Identity.NodeName(), "err", err)
 	}
 }
 
+// backOff has the next try wait longer than the last one, and for at least so long.
+func (n *renewal) backOff(least time.Duration) {
+	n.wait = min(max(2*n.wait, renewFirst), renewLimit)
+	n.after = time.Now().Add(max(n.wait/2+rand.N(n.wait), least))
+}
+
 // replace gets a new certificate and takes it into use. The server must admit the node for that.
-// If the client certificate has expired, or is not admitted any more, a token is needed,
-// unless only this machine's clock is wrong.
+// If the client certificate has expired, is refused, or is not admitted any more, a token is
+// needed, unless only this machine's clock is wrong, or it is admitted again.
 func (n *renewal) replace(ctx context.Context) error {
 	id := n.rotation.cfg.Identity
 	if n.rejected.Load() == n.cert.Load() && n.rejected.Load() != nil {
@@ -355,8 +382,9 @@ func (n *renewal) replace(ctx context.Context) error {
 		}
 		return n.use(data)
 	}
-	until := id.expires()
-	if n.kind.signer != clientCertificate.signer || !time.Now().After(until) {
+	have, until := id.cert.Load(), id.expires()
+	expired := time.Now().After(until)
+	if n.kind.signer != clientCertificate.signer || !expired && n.refused.Load() != have {
 		return n.request(ctx)
 	}
 	_, none := id.cfg.token()
@@ -364,16 +392,20 @@ func (n *renewal) replace(ctx context.Context) error {
 	if none == nil {
 		// The name is still held by the key: another one would be denied.
 		var data []byte
-		if data, err = id.rejoin(ctx, id.cert.Load()); err == nil {
+		if data, err = id.rejoin(ctx, have); err == nil {
 			err = n.use(data)
 		}
 	} else if err = n.request(ctx); err != nil {
 		err = fmt.Errorf("%w; %w", err, none)
 	}
-	if err != nil {
+	switch {
+	case err == nil:
+		return nil
+	case expired:
 		return &expiredError{since: until, err: err}
+	default:
+		return &refusedError{err}
 	}
-	return nil
 }
 
 // ask are the addresses of the next request: none if the certificate must be replaced

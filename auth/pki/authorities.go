@@ -29,6 +29,8 @@ import (
 	"fmt"
 	"os"
 	"time"
+
+	"github.com/hawser-project/hawser/auth"
 )
 
 // legacyCA is the authority that signed everything.
@@ -210,7 +212,7 @@ func (p *PKI) make(a *authority, key crypto.Signer) (err error) {
 		}
 	}
 	now := p.cfg.Now()
-	tmpl := a.template(now.Add(-backdate), now.Add(caLife))
+	tmpl := a.template(now.Add(-auth.Backdate), now.Add(caLife))
 	if a.cert, err = sign(tmpl, tmpl, key.Public(), key); err != nil {
 		return err
 	}

@@ -34,6 +34,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/hawser-project/hawser/auth"
 	"github.com/hawser-project/hawser/auth/privatedir"
 )
 
@@ -77,8 +78,6 @@ const (
 	// renewBefore is how long before its end a certificate is replaced: before
 	// auth.ExpiryWatch warns of it.
 	renewBefore = leafLife * 2 / 5
-	// backdate makes a new certificate valid on machines whose clock is slow.
-	backdate = 5 * time.Minute
 	// settle is how long nodes may take to read a new authority. Until then certificates
 	// of its predecessor stay in use, as long as that is trusted.
 	settle = 4 * time.Hour
@@ -263,7 +262,7 @@ func (p *PKI) makeLeaf(l leaf) error {
 		end = ca.cert.NotAfter
 	}
 	tmpl := &x509.Certificate{
-		Subject: l.subject, NotBefore: now.Add(-backdate), NotAfter: end,
+		Subject: l.subject, NotBefore: now.Add(-auth.Backdate), NotAfter: end,
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: l.usage,
 		BasicConstraintsValid: true, DNSNames: l.names, IPAddresses: l.ips,
 	}
@@ -278,7 +277,7 @@ func (p *PKI) makeLeaf(l leaf) error {
 // settling reports whether cert is of a predecessor of l's authority that is still
 // trusted, while its verifiers may not have the new one.
 func (p *PKI) settling(cert *x509.Certificate, l leaf) bool {
-	if !l.toNodes || !p.cfg.Now().Before(l.issuer.cert.NotBefore.Add(backdate+settle)) {
+	if !l.toNodes || !p.cfg.Now().Before(l.issuer.cert.NotBefore.Add(auth.Backdate+settle)) {
 		return false
 	}
 	return slices.ContainsFunc(l.issuer.before, func(a *x509.Certificate) bool { return cert.CheckSignatureFrom(a) == nil })

@@ -65,7 +65,7 @@ func TestAuthorityIsReplaced(t *testing.T) {
 		t.Errorf("a start has taken the predecessor out: %d certificates, %v", len(certs), err)
 	}
 	was := now
-	now = now.Add(settle + backdate)
+	now = now.Add(settle + auth.Backdate)
 	renew()
 	check("in the end", p, another, another)
 	now = was

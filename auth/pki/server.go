@@ -33,7 +33,7 @@ func (p *PKI) ServerCertificate(id string) (*tls.Certificate, error) {
 	}
 	cert, err := sign(&x509.Certificate{
 		Subject:   pkix.Name{CommonName: auth.ServerUserPrefix + id, Organization: []string{auth.ServersGroup}},
-		NotBefore: now.Add(-backdate), NotAfter: end,
+		NotBefore: now.Add(-auth.Backdate), NotAfter: end,
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}, BasicConstraintsValid: true,
 	}, ca.cert, key.Public(), ca.key)
 	if err != nil {

@@ -165,8 +165,11 @@ func assemble(ctx context.Context, o *options, id *bootstrap.Identity, log *slog
 	if err != nil {
 		return nil, err
 	}
-	p.api, p.conns, err = node.NewAPI(o.apiConfig(func() *tls.Config { return id.ClientTLS(id.APIServerName()) }, dial))
-	if err != nil {
+	api := o.apiConfig(func() *tls.Config { return id.ClientTLS(id.APIServerName()) }, dial)
+	if p.link != nil {
+		api.Answered = p.link.Answered
+	}
+	if p.api, p.conns, err = node.NewAPI(api); err != nil {
 		return nil, err
 	}
 	if o.builtin() {
@@ -330,6 +333,7 @@ func (p *parts) connect(o *options, id *bootstrap.Identity, metrics prometheus.R
 		Moved:     p.moved,
 		Fenced:    p.fenced,
 		Revoked:   func(began time.Time) { p.rotation.Reject(began) },
+		Rejected:  func(began time.Time) { p.rotation.Refused(began) },
 		Version:   kubeletVersion,
 		Log:       log,
 		Metrics:   metrics,

@@ -272,8 +272,8 @@ func checkIssued(t *testing.T, ca *authority, r *certificatesv1.CertificateSigni
 	if key, ok := cert.PublicKey.(*ecdsa.PublicKey); !ok || !key.Equal(req.PublicKey) {
 		t.Error("the certificate is for another key")
 	}
-	if since := time.Since(cert.NotBefore); since < backdate || since > backdate+time.Minute {
-		t.Errorf("not before %s ago, want %s", since, backdate)
+	if since := time.Since(cert.NotBefore); since < auth.Backdate || since > auth.Backdate+time.Minute {
+		t.Errorf("not before %s ago, want %s", since, auth.Backdate)
 	}
 	if left := time.Until(cert.NotAfter); left > 24*time.Hour || left < 23*time.Hour {
 		t.Errorf("lasts %s more, want a day", left)

@@ -36,8 +36,6 @@ const (
 	// itself for three days and a half at least.
 	DefaultDuration = 7 * 24 * time.Hour
 	minDuration     = 10 * time.Minute
-	// backdate allows for a node whose clock is behind.
-	backdate = 5 * time.Minute
 )
 
 // SignerConfig configures a Signer. CertFile and KeyFile are required.
@@ -223,7 +221,7 @@ func (ca *authority) sign(req *x509.CertificateRequest, usages []certificatesv1.
 		IPAddresses:           req.IPAddresses,
 		EmailAddresses:        req.EmailAddresses,
 		URIs:                  req.URIs,
-		NotBefore:             now.Add(-backdate),
+		NotBefore:             now.Add(-auth.Backdate),
 		NotAfter:              now.Add(d),
 		BasicConstraintsValid: true,
 	}

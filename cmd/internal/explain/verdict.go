@@ -226,7 +226,7 @@ func attachedAndSilent(r *Report) Verdict {
 	if r.DataPath != nil && r.DataPath.Status == corev1.ConditionFalse {
 		return verdict(NodeComponent, "node component hangs: the tunnel is attached, but neither heartbeats nor the kubelet API come through it")
 	}
-	return verdict(NodeComponent, "node component hangs: the tunnel is attached and the kubelet API answers, but heartbeats have stopped")
+	return verdict(NodeComponent, "node component hangs: the tunnel is attached and the kubelet API answers, but heartbeats have stopped; or the API refuses the node's certificate: the agent's log says so then")
 }
 
 func notReady(r *Report) Verdict {

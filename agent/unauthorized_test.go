@@ -1,0 +1,152 @@
+// Tests of certificates that servers refuse, at the beginning of sessions and beside them.
+
+package agent
+
+import (
+	"context"
+	"crypto/tls"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hawser-project/hawser/tunnel"
+)
+
+// A gate is a transport to servers that may refuse the node's certificate.
+type gate struct {
+	mu     sync.Mutex
+	alerts map[string]tls.AlertError // by server
+	asked  []time.Time               // when the attempts began that Config.Rejected was called for
+}
+
+func (g *gate) refuse(alert tls.AlertError, servers ...string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.alerts = map[string]tls.AlertError{}
+	for _, s := range servers {
+		g.alerts[s] = alert
+	}
+}
+
+func (g *gate) rejected(began time.Time) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.asked = append(g.asked, began)
+}
+
+// calls returns how often Config.Rejected was called.
+func (g *gate) calls() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return len(g.asked)
+}
+
+func (g *gate) config(h *servers, names ...string) Config {
+	inner := h.exchange.Transport()
+	dial := inner.Dial
+	inner.Dial = func(ctx context.Context, addr string, o tunnel.Options) (tunnel.Session, error) {
+		g.mu.Lock()
+		alert, refused := g.alerts[addr]
+		g.mu.Unlock()
+		if refused {
+			return nil, &net.OpError{Op: "remote error", Err: alert}
+		}
+		return dial(ctx, addr, o)
+	}
+	return Config{Servers: names, Transport: inner, Rejected: g.rejected}
+}
+
+// TestCertificateIsRefused: the node is told to get another certificate once each of its servers
+// has refused the present one, and not while it has a session, nor if it has expired.
+func TestCertificateIsRefused(t *testing.T) {
+	const bad, expired, unknown = tls.AlertError(42), tls.AlertError(45), tls.AlertError(48)
+	for name, tc := range map[string]struct {
+		alert   tls.AlertError
+		refuses []string
+		calls   bool
+	}{
+		"by all, superseded":        {bad, []string{"a:1", "b:1"}, true},
+		"by all, of another":        {unknown, []string{"a:1", "b:1"}, true},
+		"by all, as it has expired": {expired, []string{"a:1", "b:1"}, false},
+		"by one":                    {bad, []string{"a:1"}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, h *servers) {
+				h.identity = func(name string) string { return name }
+				h.open("a:1")
+				h.open("b:1")
+				var g gate
+				g.refuse(tc.alert, tc.refuses...)
+				a := h.startGroup(g.config(h, "a:1", "b:1"), 2)
+				pass(10 * time.Minute)
+				if got := g.calls() > 0; got != tc.calls {
+					t.Errorf("told %d times", g.calls())
+				}
+				for _, line := range a.log.lines("level=ERROR") {
+					if strings.Contains(line, "remove the agent's data directory") {
+						t.Errorf("it says to lose the key of the node: %s", line)
+					}
+				}
+				if want := len(tc.refuses) == 1; a.State().Connected != want {
+					t.Errorf("connected: %t, %+v", a.State().Connected, a.State())
+				}
+			})
+		})
+	}
+}
+
+// TestAPIRefusesCertificate: when the API refuses a certificate and sessions go on, that is logged
+// once a minute, and a server is asked in another session, which ends no stream.
+func TestAPIRefusesCertificate(t *testing.T) {
+	answers := func(g *startedGroup, d time.Duration, status ...int) {
+		for end := time.Now().Add(d); time.Now().Before(end); pass(time.Second) {
+			for _, s := range status {
+				g.Answered(s)
+			}
+		}
+	}
+	for name, tc := range map[string]struct {
+		statuses []int
+		refuses  bool
+		calls    int
+		sessions int
+		lines    int
+	}{
+		"refused by both":     {[]int{http.StatusUnauthorized}, true, 2, 1, 7},
+		"refused by the API":  {[]int{http.StatusUnauthorized}, false, 0, 3, 7},
+		"some are refused":    {[]int{http.StatusUnauthorized, http.StatusNotFound}, true, 0, 1, 7},
+		"the API is not well": {[]int{http.StatusServiceUnavailable}, true, 0, 1, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, h *servers) {
+				h.identity = func(name string) string { return name }
+				h.open("a:1")
+				h.echo("apiserver:443")
+				var gate gate
+				g := h.startGroup(gate.config(h, "a:1"), 1)
+				pass(time.Second)
+				stream, err := g.DialContext(t.Context(), "tcp", "apiserver:443")
+				if err != nil {
+					t.Fatal(err)
+				}
+				if tc.refuses {
+					gate.refuse(42, "a:1")
+				}
+				answers(g, 6*time.Minute+30*time.Second, tc.statuses...)
+				if gate.calls() != tc.calls || h.greetings() != tc.sessions {
+					t.Errorf("told %d times, want %d; %d sessions, want %d", gate.calls(), tc.calls, h.greetings(), tc.sessions)
+				}
+				if n := len(g.log.lines("the API refuses this node's certificate")); n != tc.lines {
+					t.Errorf("%d lines in six and a half minutes, want %d", n, tc.lines)
+				}
+				if !g.State().Connected {
+					t.Error("the session has ended")
+				}
+				exchangeText(t, stream)
+			})
+		})
+	}
+}
