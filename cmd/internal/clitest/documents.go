@@ -55,7 +55,9 @@ var elsewhere = map[string]string{
 	"--kubelet-preferred-address-types":       "kube-apiserver",
 	"--bump-revision":                         "etcdutl",
 	"--mark-compacted":                        "etcdutl",
+	"--copy-to":                               "kubectl",
 	"--insecure-skip-tls-verify-backend":      "kubectl",
+	"--share-processes":                       "kubectl",
 	"--since":                                 "kubectl",
 	"--tail":                                  "kubectl",
 }
