@@ -21,6 +21,7 @@ import (
 type attachment struct {
 	out, err *sink
 	failed   chan error // gets the error of a failed sink
+	leaving  bool       // it gets no more; the shim's mutex guards it
 }
 
 func (a *attachment) write(stream string, b []byte) {
@@ -28,7 +29,7 @@ func (a *attachment) write(stream string, b []byte) {
 	if stream == crilog.Stderr {
 		k = a.err
 	}
-	if k == nil {
+	if k == nil || a.leaving {
 		return
 	}
 	if err := k.write(b); err != nil {
@@ -149,12 +150,15 @@ func (s *shim) attach(c *conn, req *request) error {
 		case err = <-a.failed:
 		}
 	}
-	s.leave(a)
+	patience := time.Duration(0)
 	if inputEnded || s.isOver() {
-		a.close(attachLinger)
-	} else {
-		a.close(0)
+		patience = attachLinger
 	}
+	s.mu.Lock()
+	a.leaving = true // it counts until it has given back the disk that it takes
+	s.mu.Unlock()
+	a.close(patience)
+	s.leave(a)
 	if req.Stdin && s.spec.Container.StdinOnce {
 		s.closeStdin()
 	}
@@ -257,13 +261,14 @@ func (s *shim) exec(c *conn, req *request) error {
 	if err != nil {
 		s.reaper.signal(p.pid, unix.SIGKILL, true)
 	}
-	over := make(chan struct{})
+	over, gone := make(chan struct{}), make(chan struct{})
 	var reading sync.WaitGroup
 	reading.Go(func() {
 		// The client sends nothing more. This ends when it closes the connection, or
 		// with the command.
 		var more request
 		_ = c.recv(&more)
+		close(gone)
 		if master != nil {
 			s.hangUp(p.pid, master, over)
 		}
@@ -276,6 +281,12 @@ func (s *shim) exec(c *conn, req *request) error {
 	code, _ := exitOf(<-p.status)
 	close(over)
 	_ = c.send(reply{Exit: &code})
+	if req.Drain {
+		select {
+		case <-gone: // until then it counts
+		case <-s.ended:
+		}
+	}
 	_ = c.CloseRead()
 	reading.Wait()
 	return nil

@@ -197,6 +197,11 @@ func (s *screen) wait(g *rig, text string) {
 }
 
 func TestExecLimit(t *testing.T) {
+	t.Run("running", func(t *testing.T) { testExecLimit(t, "exec sleep 1000") })
+	t.Run("draining", func(t *testing.T) { testExecLimit(t, "sleep 1000 &") })
+}
+
+func testExecLimit(t *testing.T, script string) {
 	g := newRig(t, Config{Isolation: None})
 	id := g.idle("c")
 	ctx, cancel := context.WithCancel(g.ctx)
@@ -206,7 +211,7 @@ func TestExecLimit(t *testing.T) {
 	running := newScreen()
 	for range maxExecs {
 		wg.Go(func() {
-			_, _ = g.Exec(ctx, id, []string{"sh", "-c", "echo x; exec sleep 1000"}, runtime.Stdio{Out: running})
+			_, _ = g.Exec(ctx, id, []string{"sh", "-c", "echo x; " + script}, runtime.Stdio{Out: running, Drain: true})
 		})
 	}
 	running.wait(g, strings.Repeat("x\n", maxExecs))
@@ -363,6 +368,37 @@ func TestAttachSlow(t *testing.T) {
 			_ = keys.Close()
 			g.wait(id)
 		})
+	}
+}
+
+// Clients whose input has ended count while they have output to read.
+func TestAttachLimitBesideSlow(t *testing.T) {
+	g := newRig(t, Config{Isolation: None})
+	c := g.container("c", "(while :; do echo tick; sleep 0.05; done) & read x; seq 20000; echo all; wait")
+	c.Stdin = true
+	id := g.start(c)
+	open := make(chan struct{})
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer close(open)
+	var all []*io.PipeWriter
+	for range maxAttached {
+		in, keys := io.Pipe()
+		all = append(all, keys)
+		slow := &blockingWriter{open: open, started: make(chan struct{})}
+		wg.Go(func() { _ = g.Attach(g.ctx, id, runtime.Stdio{In: in, Out: slow}) })
+		<-slow.started
+	}
+	_, _ = io.WriteString(all[0], "go\n")
+	g.waitLog(id, "\nall\n")
+	for _, keys := range all {
+		_ = keys.Close()
+	}
+	for range 20 { // they leave one by one, if they do
+		if err := g.Attach(g.ctx, id, runtime.Stdio{In: strings.NewReader("")}); err == nil || !strings.Contains(err.Error(), "too many clients") {
+			t.Fatalf("one too many: %v", err)
+		}
+		<-time.After(10 * time.Millisecond)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"os"
+	"path/filepath"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -39,7 +40,12 @@ func mountFUSE(t *testing.T) *fuse {
 		t.Skip("SKIPPED: no FUSE:", err)
 	}
 	// Not where tests have their files: containers do not see those.
-	dir, err := os.MkdirTemp("/mnt", "hawser-test-")
+	top, err := os.MkdirTemp("/mnt", "hawser-test-")
+	dir := filepath.Join(top, "user", "mount")
+	if err == nil {
+		t.Cleanup(func() { _ = os.RemoveAll(top) }) // after the file system is gone
+		err = os.MkdirAll(dir, 0o755)
+	}
 	if err != nil {
 		closeFD(fd)
 		t.Skip("SKIPPED: FUSE cannot be mounted:", err)
@@ -141,6 +147,21 @@ func TestFUSEHangs(t *testing.T) {
 			t.Error(err)
 		}
 	}
+}
+
+// TestReadOnlyRootBesideFUSE: a container with a read-only root starts while a file system below a
+// directory of the machine does not answer.
+func TestReadOnlyRootBesideFUSE(t *testing.T) {
+	withNamespaces(t, func(t *testing.T, iso Isolation) {
+		f := mountFUSE(t)
+		f.hangs.Store(true)
+		g := newRig(t, Config{Isolation: iso})
+		c := g.container("c", "echo started")
+		c.Security.ReadOnlyRoot = true
+		if got := g.output(c); got != "started\n" {
+			t.Errorf("got %q", got)
+		}
+	})
 }
 
 // TestStopBesideStuckContainer: a process of a container that cannot be killed does not keep the

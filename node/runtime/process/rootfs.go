@@ -422,8 +422,11 @@ func freeze(own []*os.File) error {
 		failed[i] = restrict(fdPath(f), false, unix.MOUNT_ATTR_RDONLY)
 	}
 	for i, f := range own {
+		if failed[i] == nil {
+			continue // not asked: a file system may not answer
+		}
 		var st unix.Statfs_t
-		if err := unix.Fstatfs(int(f.Fd()), &st); failed[i] != nil && (err != nil || st.Flags&unix.ST_RDONLY == 0) {
+		if err := unix.Fstatfs(int(f.Fd()), &st); err != nil || st.Flags&unix.ST_RDONLY == 0 {
 			return fmt.Errorf("make %s read-only: %w", f.Name(), failed[i])
 		}
 	}
