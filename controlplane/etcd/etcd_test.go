@@ -19,6 +19,7 @@ import (
 	"go.uber.org/goleak"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
+	"golang.org/x/sys/unix"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -284,7 +285,8 @@ func TestLog(t *testing.T) {
 		}
 		return a
 	}})
-	l := zapLogger(ctx, slog.New(text), func() error { return errors.New("0 MiB are free") }).With(zap.String("member", "m"))
+	room := errors.New("0 MiB are free")
+	l := zapLogger(ctx, slog.New(text), func() error { return room }).With(zap.String("member", "m"))
 	l.Info("about itself")
 	l.Warn("slow disk", zap.Int("z", 1), zap.Duration("took", time.Second))
 	l.Error("broken", zap.Error(errors.New("why")))
@@ -293,6 +295,9 @@ func TestLog(t *testing.T) {
 	l.Error("failed to update storage version", zap.Error(errors.New("cannot detect storage schema version: missing term information")))
 	l.Error("failed to update storage version", zap.Error(errors.New("read only")))
 	_ = l.Core().Write(zapcore.Entry{Level: zapcore.FatalLevel, Message: "failed to commit tx"}, nil) // l would end the process
+	room = nil
+	_ = l.Core().Write(zapcore.Entry{Level: zapcore.FatalLevel, Message: "failed to save"}, []zapcore.Field{zap.Error(fmt.Errorf("allocate: %w", unix.ENOSPC))})
+	_ = l.Core().Write(zapcore.Entry{Level: zapcore.FatalLevel, Message: "another reason"}, nil)
 	cancel()
 	l.Error("a listener was closed")
 	want := `level=WARN msg="slow disk" component=etcd member=m z=1 took=1s
@@ -300,6 +305,9 @@ level=ERROR msg=broken component=etcd member=m error=why
 level=ERROR msg="failed to update storage version" component=etcd member=m error="read only"
 level=ERROR msg="failed to commit tx" component=etcd member=m
 level=ERROR msg="the server ends, because its store cannot be written: start it again when there is room" component=etcd member=m err="0 MiB are free"
+level=ERROR msg="failed to save" component=etcd member=m error="allocate: no space left on device"
+level=ERROR msg="the server ends, because its store cannot be written: start it again when there is room" component=etcd member=m err="no space left on device"
+level=ERROR msg="another reason" component=etcd member=m
 `
 	if out.String() != want {
 		t.Errorf("logged\n%swant\n%s", out.String(), want)

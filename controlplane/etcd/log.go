@@ -3,12 +3,16 @@
 package etcd
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"log/slog"
+	"slices"
 	"strings"
 
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
+	"golang.org/x/sys/unix"
 )
 
 // zapLogger is a zap logger that writes warnings and worse to l, until ctx is
@@ -44,7 +48,7 @@ func (c *slogCore) Check(e zapcore.Entry, ce *zapcore.CheckedEntry) *zapcore.Che
 }
 
 func (c *slogCore) Write(e zapcore.Entry, fields []zapcore.Field) error {
-	if unwritten(fields) {
+	if has(fields, unwritten) {
 		return nil
 	}
 	if e.Level > zapcore.WarnLevel {
@@ -53,7 +57,11 @@ func (c *slogCore) Write(e zapcore.Entry, fields []zapcore.Field) error {
 		c.log.Warn(e.Message, attrs(fields)...)
 	}
 	if e.Level > zapcore.ErrorLevel && c.space != nil {
-		if err := c.space(); err != nil {
+		err := c.space()
+		if has(fields, func(err error) bool { return errors.Is(err, unix.ENOSPC) }) {
+			err = cmp.Or(err, error(unix.ENOSPC)) // the log takes more at a time
+		}
+		if err != nil {
 			c.log.Error("the server ends, because its store cannot be written: start it again when there is room", "err", err)
 		}
 	}
@@ -78,13 +86,14 @@ func expected(msg string) bool {
 
 // unwritten is whether etcd says that its store has no version yet. That is so in the first
 // moments of a new store, in which nothing has been committed; etcd looks again every 4 s.
-func unwritten(fields []zapcore.Field) bool {
-	for _, f := range fields {
-		if err, ok := f.Interface.(error); ok && strings.Contains(err.Error(), "missing term information") {
-			return true
-		}
-	}
-	return false
+func unwritten(err error) bool { return strings.Contains(err.Error(), "missing term information") }
+
+// has is whether one of fields is an error that is such.
+func has(fields []zapcore.Field, such func(error) bool) bool {
+	return slices.ContainsFunc(fields, func(f zapcore.Field) bool {
+		err, ok := f.Interface.(error)
+		return ok && such(err)
+	})
 }
 
 // attrs are fields as arguments to a slog.Logger.

@@ -27,7 +27,10 @@ func checkSpace(dir string, need int64) error {
 	if _, err := os.Stat(filepath.Join(dir, memberDir, "member", "wal")); !errors.Is(err, fs.ErrNotExist) {
 		return nil // etcd says what is wrong with it
 	}
-	return checkFree(dir, need)
+	if err := checkFree(dir, need); err != nil {
+		return fmt.Errorf("%w, or choose another directory", err)
+	}
+	return nil
 }
 
 // checkFree is an error if the file system of dir has less than need bytes free.
@@ -38,7 +41,7 @@ func checkFree(dir string, need int64) error {
 	}
 	free := int64(st.Bavail) * st.Bsize //nolint:gosec // disks are smaller than 8 EiB
 	if free < need {
-		return fmt.Errorf("%d MiB of its file system are free, and the store takes %d MiB: make room, or choose another directory", free>>20, need>>20)
+		return fmt.Errorf("%d MiB of its file system are free, and the store takes %d MiB: make room", free>>20, need>>20)
 	}
 	return nil
 }
