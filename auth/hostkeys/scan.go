@@ -32,9 +32,10 @@ func Scan(ctx context.Context, addr string, enough func(Key) bool) ([]Key, error
 	var keys []Key
 	left, _ := algorithms()
 	for len(left) > 0 {
+		began := time.Now()
 		key, err := ask(ctx, addr, left)
 		for _, pause := range scanPauses {
-			if err == nil || len(keys) == 0 || noOther(err) {
+			if err == nil || len(keys) == 0 || noOther(err) || time.Since(began) >= scanTimeout {
 				break
 			}
 			select {
@@ -80,8 +81,11 @@ func ask(ctx context.Context, addr string, algorithms []string) (shown Key, err 
 			return errSeen
 		},
 	})
-	if errors.Is(err, errSeen) {
+	switch {
+	case errors.Is(err, errSeen):
 		err = nil
+	case ctx.Err() != nil: // the handshake failed of that
+		err = context.Cause(ctx)
 	}
 	return shown, err
 }

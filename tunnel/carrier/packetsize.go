@@ -109,7 +109,13 @@ func (m *dialedConn) Close() error {
 	if m.packetSize != nil {
 		m.closed.Do(func() { m.packetSize.closed(time.Now(), m.established, unanswered(m.Conn, unansweredFor)) })
 	}
-	return m.Conn.Close()
+	tcp := tcpBelow(m.Conn)
+	if tcp == nil {
+		return m.Conn.Close()
+	}
+	err := tcp.Close() // first: TLS with a proxy would wait for 5 s to send close_notify
+	_ = m.Conn.Close()
+	return err
 }
 
 // NetConn is the connection itself.

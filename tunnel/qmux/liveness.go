@@ -5,6 +5,7 @@ package qmux
 
 import (
 	"fmt"
+	"log/slog"
 	"slices"
 	"time"
 
@@ -94,8 +95,14 @@ func (s *Session) tick() {
 		s.sweepLocked(now)
 	}
 	if len(s.conns) == 0 {
+		if p := &s.paths; p.parkLevel == slog.LevelDebug && now.Sub(p.parkLoggedAt) >= time.Second {
+			s.logParkLocked(now)
+		}
 		s.expireLocked(now)
 		return
+	}
+	if s.paths.rejoin.shortLived > 1 {
+		s.addConnsLocked()
 	}
 	for _, c := range slices.Clone(s.conns) {
 		if late && !c.owedSince.IsZero() && !c.owedReset {

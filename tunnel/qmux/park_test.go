@@ -199,6 +199,32 @@ func TestParksAreLoggedOnceASecond(t *testing.T) {
 	})
 }
 
+// What lasts is logged, also if it begins within a second of another park.
+func TestLongParkIsLogged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log tunneltest.Log
+		n := newNetwork(tunnel.Options{})
+		d, a := n.pair(t, tunnel.Options{Log: log.Logger()})
+		near, far := opened(t, d, a)
+		n.cut()
+		says(t, near, "on")
+		hears(t, far, "on")
+		time.Sleep(300 * time.Millisecond) // the bubble's clock
+		n.set(func() { n.down = errNoWay })
+		n.cut()
+		time.Sleep(40 * time.Second) // the bubble's clock
+		n.set(func() { n.down = nil })
+		says(t, near, "on")
+		hears(t, far, "on")
+		for _, line := range []string{`msg="session parked"`, `msg="session resumed"`} {
+			if got := strings.Count(log.String(), line); got != 2 {
+				t.Errorf("%s %d times, want 2:\n%s", line, got, log.String())
+			}
+		}
+		n.close(t, d, a)
+	})
+}
+
 // Data that kills each connection it is sent on, as a middlebox that filters contents does, is not
 // sent on as many as can be made, also while small data of other streams arrives.
 func TestDataThatKillsConnections(t *testing.T) {

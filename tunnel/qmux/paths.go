@@ -178,8 +178,9 @@ func (s *Session) addConnsLocked() {
 	if first == nil || s.err != nil || p.dialing > 0 || asked && now.Sub(p.askedAt) < minGrowBackoff || now.Before(p.retryAt) {
 		return
 	}
-	if p.rejoin.shortLived > 1 && now.Sub(first.lastOwned) < minUsefulLife {
-		return // what the streams send may be what breaks connections
+	if useful := first.lastOwned.Add(minUsefulLife); p.rejoin.shortLived > 1 && now.Before(useful) {
+		s.scheduleLocked(useful) // what the streams send may be what breaks connections
+		return
 	}
 	need := 0
 	for _, st := range s.streams {
@@ -443,16 +444,24 @@ func (s *Session) lostLocked(c *conn, err error) {
 	s.requeueLocked(c) // last: it may unlock the session
 }
 
+// logParkLocked logs that the session is parked. A peer that resumes and is cut off again as fast
+// as it can does not fill the log: at level info it is said once a second, of what lasts later.
+func (s *Session) logParkLocked(now time.Time) {
+	p := &s.paths
+	if p.parkLevel = slog.LevelDebug; now.Sub(p.parkLoggedAt) >= time.Second {
+		p.parkLevel, p.parkLoggedAt = slog.LevelInfo, now
+	} else {
+		s.scheduleLocked(p.parkLoggedAt.Add(time.Second))
+	}
+	s.log.Log(s.alive, p.parkLevel, "session parked", "session", s.id.String(), "err", s.stats.Cause)
+}
+
 // parkLocked starts the detach window, and at the dialing end the attempts to resume.
 func (s *Session) parkLocked(c *conn, cause error) {
 	now := time.Now()
 	s.stats.Parked, s.stats.Cause = now, cause
 	s.stats.Parks++
-	// A peer that resumes and is cut off again as fast as it can does not fill the log.
-	if s.paths.parkLevel = slog.LevelDebug; now.Sub(s.paths.parkLoggedAt) >= time.Second {
-		s.paths.parkLevel, s.paths.parkLoggedAt = slog.LevelInfo, now
-	}
-	s.log.Log(s.alive, s.paths.parkLevel, "session parked", "session", s.id.String(), "err", cause)
+	s.logParkLocked(now)
 	s.onChange(s.linkLocked())
 	s.scheduleLocked(now.Add(s.conf.terms.window))
 	if s.dial == nil {
@@ -470,16 +479,19 @@ func (s *Session) parkLocked(c *conn, cause error) {
 	s.rejoinLocked(nil, insteadOfAll)
 }
 
-// stuckLocked says whether data in flight on c was already in flight on the connection whose loss
-// parked the session before: it may be what breaks them.
+// stuckLocked says whether data in flight on c was already in flight on another connection whose
+// loss parked the session: it may be what breaks them. It is not if other bulk in flight has moved.
 func (s *Session) stuckLocked(c *conn) bool {
-	stuck := false
+	stuck, moved := false, false
 	for _, st := range s.streams {
 		o := &st.out
-		if slices.ContainsFunc(o.runs, func(r run) bool { return r.c == c }) {
-			stuck = stuck || o.lost == o.base+1
-			o.lost = o.base + 1
+		at := slices.IndexFunc(o.runs, func(r run) bool { return r.c == c })
+		if at < 0 {
+			continue
 		}
+		stuck = stuck || o.lost == o.base+1
+		moved = moved || o.lost > 0 && o.lost != o.base+1 && o.runs[at].bulk
+		o.lost = o.base + 1
 	}
-	return stuck
+	return stuck && !moved
 }
