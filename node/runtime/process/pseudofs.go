@@ -8,6 +8,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 
 	securejoin "github.com/cyphar/filepath-securejoin"
 	"golang.org/x/sys/unix"
@@ -159,6 +161,11 @@ func (r *rootfs) dev() error {
 			return fmt.Errorf("bind /dev/%s: %w", name, err)
 		}
 	}
+	if r.spec.Container.Security.Privileged {
+		if err := machineDevices(target); err != nil {
+			return err
+		}
+	}
 	for name, to := range map[string]string{
 		"fd": "/proc/self/fd", "stdin": "/proc/self/fd/0", "stdout": "/proc/self/fd/1", "stderr": "/proc/self/fd/2", "ptmx": "pts/ptmx",
 	} {
@@ -179,6 +186,37 @@ func (r *rootfs) dev() error {
 		return fmt.Errorf("mount /dev/shm: %w", err)
 	}
 	return nil
+}
+
+// machineDevices makes the machine's device files below target, for a privileged container. As
+// with container runtimes terminals and the console are not among them.
+func machineDevices(target string) error {
+	return filepath.WalkDir("/dev", func(path string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return nil //nolint:nilerr // it is gone
+		case d.IsDir() && slices.Contains([]string{"/dev/pts", "/dev/shm", "/dev/mqueue", "/dev/hugepages"}, path):
+			return fs.SkipDir
+		case d.Type()&fs.ModeDevice == 0 || path == "/dev/console" || path == "/dev/ptmx":
+			return nil
+		}
+		var st unix.Stat_t
+		if unix.Lstat(path, &st) != nil {
+			return nil // it is gone
+		}
+		to := filepath.Join(target, strings.TrimPrefix(path, "/dev"))
+		if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
+			return err
+		}
+		err = unix.Mknod(to, st.Mode, int(st.Rdev)) //nolint:gosec // the kernel's device numbers have 32 bits
+		switch {
+		case errors.Is(err, unix.EEXIST): // a container of any kind has it
+			return nil
+		case err != nil:
+			return fmt.Errorf("make %s: %w", path, err)
+		}
+		return errors.Join(os.Chown(to, int(st.Uid), int(st.Gid)), unix.Chmod(to, st.Mode&0o7777)) // not subject to the umask
+	})
 }
 
 func (r *rootfs) tmp() error {

@@ -3,6 +3,7 @@ package process
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -135,6 +136,28 @@ func TestReadOnlyRoot(t *testing.T) {
 	c.Security.ReadOnlyRoot = true
 	if _, err := g.Start(g.ctx, c); err == nil || !strings.Contains(err.Error(), "needs an agent that runs as root") {
 		t.Errorf("without namespaces: %v", err)
+	}
+}
+
+// A privileged container has the machine's devices, and another one has not.
+func TestPrivilegedDevices(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("SKIPPED: privileged containers need root")
+	}
+	g := newRig(t, Config{Isolation: Namespaces})
+	const list = `cd /dev; find . -path ./pts -prune -o -path ./shm -prune -o -path ./mqueue -prune -o ! -name console ! -name ptmx ! -type l ! -type d -print |
+		sort | while read -r d; do if [ -b "$d" ] || [ -c "$d" ]; then stat -c '%n %a %t:%T' "$d"; fi; done`
+	want, err := exec.Command("sh", "-c", list).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := g.container("privileged", list)
+	c.Security.Privileged = true
+	if got := g.output(c); got != string(want) {
+		t.Errorf("got\n%swant\n%s", got, want)
+	}
+	if got := strings.Count(g.output(g.container("other", list)), "\n"); got != 6 {
+		t.Errorf("another one has %d devices, want 6", got)
 	}
 }
 
