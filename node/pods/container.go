@@ -98,7 +98,7 @@ func (w *worker) assemble(ctx context.Context, pod *corev1.Pod, c *corev1.Contai
 	out.Mounts = append(out.Mounts, runtime.Mount{
 		HostPath: out.TerminationLog, ContainerPath: terminationPath(c), Optional: true,
 	})
-	return out, addHosts(pod, &out)
+	return out, addHosts(pod, facts.PodIPs, &out)
 }
 
 func terminationPath(c *corev1.Container) string {
