@@ -89,7 +89,7 @@ func (w *worker) assemble(ctx context.Context, pod *corev1.Pod, c *corev1.Contai
 	}
 	out.Env = flat(env)
 	out.WorkingDir = c.WorkingDir
-	if err = identity(pod, c, &out); err != nil {
+	if err = identity(pod, c, &out, os.Geteuid(), os.Getegid()); err != nil {
 		return out, err
 	}
 	if out.Mounts, err = w.mounts(pod, c, env); err != nil {
@@ -98,7 +98,7 @@ func (w *worker) assemble(ctx context.Context, pod *corev1.Pod, c *corev1.Contai
 	out.Mounts = append(out.Mounts, runtime.Mount{
 		HostPath: out.TerminationLog, ContainerPath: terminationPath(c), Optional: true,
 	})
-	return out, addHosts(pod, &out)
+	return out, addHosts(pod, facts.PodIPs, &out)
 }
 
 func terminationPath(c *corev1.Container) string {
@@ -187,8 +187,8 @@ func unasked(pod *corev1.Pod, m *corev1.VolumeMount) bool {
 }
 
 // identity sets the user and groups of the container from its security context and
-// the pod's.
-func identity(pod *corev1.Pod, c *corev1.Container, out *runtime.Container) error {
+// the pod's. The agent's are euid and egid.
+func identity(pod *corev1.Pod, c *corev1.Container, out *runtime.Container, euid, egid int) error {
 	var nonRoot *bool
 	if p := pod.Spec.SecurityContext; p != nil {
 		out.UID, out.GID, nonRoot = p.RunAsUser, p.RunAsGroup, p.RunAsNonRoot
@@ -207,18 +207,19 @@ func identity(pod *corev1.Pod, c *corev1.Container, out *runtime.Container) erro
 		if s.RunAsNonRoot != nil {
 			nonRoot = s.RunAsNonRoot
 		}
-		if isTrue(s.Privileged) && os.Geteuid() != 0 {
+		if isTrue(s.Privileged) && euid != 0 {
 			return errors.New("container is privileged and the agent does not run as root")
 		}
 	}
 	if !isTrue(nonRoot) {
 		return nil
 	}
-	uid := int64(os.Geteuid())
-	if out.UID != nil {
-		uid = *out.UID
+	if out.UID == nil {
+		// The runtime's choice may be root in a user namespace.
+		uid, gid := int64(euid), int64(egid)
+		out.UID, out.GID = &uid, cmp.Or(out.GID, &gid)
 	}
-	if uid == 0 {
+	if *out.UID == 0 {
 		return fmt.Errorf("container's runAsUser breaks non-root policy (pod: %q, container: %s): set runAsUser to another user than 0", pod.Namespace+"/"+pod.Name, c.Name)
 	}
 	return nil

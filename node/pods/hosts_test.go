@@ -4,19 +4,21 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/hawser-project/hawser/node/runtime"
 	"github.com/hawser-project/hawser/node/runtime/memory"
 )
 
 // TestHostAliases: containers of a pod with aliases have the machine's /etc/hosts and the
-// aliases, unless a volume is there.
+// aliases, unless a volume is there. With the machine's host name and no aliases it is the machine's.
 func TestHostAliases(t *testing.T) {
 	machine, err := os.ReadFile(hostsPath)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -30,7 +32,7 @@ func TestHostAliases(t *testing.T) {
 			p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}
 			p.Spec.Containers = append(p.Spec.Containers, own)
 		}))
-		w.create(newPod("none", func(*corev1.Pod) {}))
+		w.create(newPod("none", func(p *corev1.Pod) { p.Spec.HostNetwork = true }))
 		advance(time.Second)
 		w.wantPhase("a", corev1.PodRunning)
 		w.wantPhase("none", corev1.PodRunning)
@@ -53,4 +55,50 @@ func TestHostAliases(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestOwnName: a pod with a host name of its own finds it in /etc/hosts, with its domain if it has a
+// subdomain. A machine that cannot mount runs the container without.
+func TestOwnName(t *testing.T) {
+	machine, err := os.ReadFile(hostsPath)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		t.Fatal(err)
+	}
+	long := strings.Repeat("a", 60)
+	override := "db.example.com"
+	alias := []corev1.HostAlias{{IP: "10.1.2.3", Hostnames: []string{"one.example"}}}
+	for _, tt := range []struct {
+		name, pod string
+		spec      corev1.PodSpec
+		ips       []string
+		want      string // behind the machine's; empty if there is no mount
+		optional  bool
+	}{
+		{"name", "web", corev1.PodSpec{}, []string{"10.0.0.1"}, "10.0.0.1\tweb\n", true},
+		{"two addresses", "web", corev1.PodSpec{Subdomain: "sub"}, []string{"10.0.0.1", "fd00::1"}, "10.0.0.1\tweb.sub.ns.svc.cluster.local\tweb\nfd00::1\tweb.sub.ns.svc.cluster.local\tweb\n", true},
+		{"no address", "web", corev1.PodSpec{Hostname: "www"}, nil, "127.0.0.1\twww\n", true},
+		{"long name", long + "bcd-e", corev1.PodSpec{}, []string{"10.0.0.1"}, "10.0.0.1\t" + long + "bcd\n", true},
+		{"override", "web", corev1.PodSpec{Subdomain: "sub", HostnameOverride: &override}, []string{"10.0.0.1"}, "10.0.0.1\tdb.example.com\n", true},
+		{"aliases", "web", corev1.PodSpec{HostAliases: alias}, []string{"10.0.0.1"}, "10.0.0.1\tweb\n\n# Entries added by HostAliases.\n10.1.2.3\tone.example\n", false},
+		{"the machine's", "web", corev1.PodSpec{HostNetwork: true}, []string{"10.0.0.1"}, "", false},
+		{"the machine's with aliases", "web", corev1.PodSpec{HostNetwork: true, HostAliases: alias}, []string{"10.0.0.1"}, "\n# Entries added by HostAliases.\n10.1.2.3\tone.example\n", false},
+	} {
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: tt.pod, Namespace: "ns"}, Spec: tt.spec}
+		c := runtime.Container{TerminationLog: filepath.Join(t.TempDir(), "log")}
+		if err := addHosts(pod, tt.ips, &c); err != nil || (len(c.Mounts) == 1) != (tt.want != "") {
+			t.Errorf("%s: mounts %+v, %v", tt.name, c.Mounts, err)
+			continue
+		}
+		if tt.want == "" {
+			continue
+		}
+		text, err := os.ReadFile(c.Mounts[0].HostPath)
+		if own, ok := strings.CutPrefix(string(text), string(machine)); err != nil || !ok || own != tt.want && own != "\n"+tt.want || c.Mounts[0].Optional != tt.optional {
+			t.Errorf("%s: optional %v, %q, %v", tt.name, c.Mounts[0].Optional, text, err)
+		}
+	}
+	c := runtime.Container{TerminationLog: filepath.Join(t.TempDir(), "log"), Mounts: []runtime.Mount{{ContainerPath: "/etc/", ReadOnly: true}}}
+	if err := addHosts(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web"}}, nil, &c); err != nil || len(c.Mounts) != 1 {
+		t.Errorf("in a read-only /etc: mounts %+v, %v", c.Mounts, err)
+	}
 }

@@ -152,7 +152,7 @@ func TestIdentity(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			var out runtime.Container
 			pod := newPod("p", func(p *corev1.Pod) { p.Spec.SecurityContext = tt.pod })
-			err := identity(pod, &corev1.Container{Name: "c", SecurityContext: tt.container}, &out)
+			err := identity(pod, &corev1.Container{Name: "c", SecurityContext: tt.container}, &out, 0, 0)
 			if tt.err != "" {
 				if err == nil || !strings.Contains(err.Error(), tt.err) {
 					t.Errorf("error %v", err)
@@ -169,6 +169,29 @@ func TestIdentity(t *testing.T) {
 				t.Errorf("identity %s, %v; want %s", got, err, tt.want)
 			}
 		})
+	}
+}
+
+// TestNotRoot: a container that must not run as root, and names no user, runs as the agent's.
+func TestNotRoot(t *testing.T) {
+	id := func(n int64) *int64 { return &n }
+	for name, tt := range map[string]struct {
+		context  corev1.SecurityContext
+		uid, gid int64
+		euid     int
+		err      bool
+	}{
+		"agent's":       {corev1.SecurityContext{}, 1000, 1001, 1000, false},
+		"group":         {corev1.SecurityContext{RunAsGroup: id(7)}, 1000, 7, 1000, false},
+		"agent is root": {corev1.SecurityContext{}, 0, 0, 0, true},
+		"asks for root": {corev1.SecurityContext{RunAsUser: id(0)}, 0, 0, 1000, true},
+	} {
+		var out runtime.Container
+		tt.context.RunAsNonRoot = ptr.To(true)
+		err := identity(newPod("p", nil), &corev1.Container{Name: "c", SecurityContext: &tt.context}, &out, tt.euid, 1001)
+		if tt.err != (err != nil) || err == nil && (ptr.Deref(out.UID, -1) != tt.uid || ptr.Deref(out.GID, -1) != tt.gid) {
+			t.Errorf("%s: user %v, group %v, %v", name, ptr.Deref(out.UID, -1), ptr.Deref(out.GID, -1), err)
+		}
 	}
 }
 

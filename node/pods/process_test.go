@@ -28,7 +28,7 @@ const processPatience = time.Minute
 
 // startProcesses starts a process runtime and returns it with the directory of its
 // containers, which has another directory in it already: stray.
-func startProcesses(t *testing.T, dir string) (*process.Runtime, string) {
+func startProcesses(t *testing.T, dir string, iso process.Isolation) (*process.Runtime, string) {
 	t.Helper()
 	data, group := filepath.Join(dir, "runtime"), fmt.Sprintf("hawser-test-pods-%d", os.Getpid())
 	containers := filepath.Join(data, "c")
@@ -38,7 +38,7 @@ func startProcesses(t *testing.T, dir string) (*process.Runtime, string) {
 	if err := os.WriteFile(filepath.Join(containers, "stray", "spec.json"), []byte("not ours"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	rt, err := process.New(process.Config{DataDir: data, Isolation: process.None, CgroupParent: group, LogMaxBytes: 1 << 20, LogMaxFiles: 2})
+	rt, err := process.New(process.Config{DataDir: data, Isolation: iso, CgroupParent: group, LogMaxBytes: 1 << 20, LogMaxFiles: 2})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -99,7 +99,7 @@ func eventually(t *testing.T, check func() string) {
 // of the agent stays.
 func TestDeadProcesses(t *testing.T) {
 	dir := t.TempDir()
-	rt, containers := startProcesses(t, dir)
+	rt, containers := startProcesses(t, dir, process.None)
 	calm := filepath.Join(dir, "calm")
 	pod := newPod("a", func(p *corev1.Pod) {
 		c := &p.Spec.Containers[0]

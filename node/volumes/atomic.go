@@ -22,8 +22,9 @@ import (
 
 const dataLink = "..data"
 
-// writeAtomically makes files the content of dir. It does nothing if they are already.
-func writeAtomically(dir string, files map[string]file, group *int64) error {
+// writeAtomically makes files the content of dir, beside the directories nested. It does nothing if
+// they are already.
+func writeAtomically(dir string, files map[string]file, group *int64, nested []string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return fmt.Errorf("make volume: %w", err)
 	}
@@ -32,7 +33,7 @@ func writeAtomically(dir string, files map[string]file, group *int64) error {
 		return fmt.Errorf("read volume: %w", err)
 	}
 	if err == nil && holds(filepath.Join(dir, old), files, group) {
-		return linkNames(dir, files)
+		return errors.Join(linkNames(dir, files, nested), makeNested(dir, nested))
 	}
 	fresh, err := writeFresh(dir, files, group)
 	if err != nil {
@@ -41,7 +42,7 @@ func writeAtomically(dir string, files map[string]file, group *int64) error {
 	if err := replaceLink(dir, filepath.Base(fresh)); err != nil {
 		return errors.Join(fmt.Errorf("write volume: %w", err), os.RemoveAll(fresh))
 	}
-	if err := linkNames(dir, files); err != nil {
+	if err := errors.Join(linkNames(dir, files, nested), makeNested(dir, nested)); err != nil {
 		return err
 	}
 	return removeStale(dir, filepath.Base(fresh))
@@ -121,12 +122,15 @@ func replaceLink(dir, target string) error {
 	return os.Rename(tmp, filepath.Join(dir, dataLink))
 }
 
-// linkNames makes the links that users see, and removes those without a file.
-func linkNames(dir string, files map[string]file) error {
-	want := map[string]bool{}
+// linkNames makes the links that users see, and removes those without a file. It keeps the
+// directories nested: a running container may have a volume mounted there.
+func linkNames(dir string, files map[string]file, nested []string) error {
+	want, keep := map[string]bool{}, map[string]bool{}
 	for path := range files {
-		first, _, _ := strings.Cut(path, "/")
-		want[first] = true
+		want[firstElement(path)] = true
+	}
+	for _, path := range nested {
+		keep[firstElement(path)] = true
 	}
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -137,6 +141,7 @@ func linkNames(dir string, files map[string]file) error {
 		case strings.HasPrefix(e.Name(), ".."):
 		case want[e.Name()] && e.Type()&fs.ModeSymlink != 0:
 			delete(want, e.Name())
+		case keep[e.Name()] && e.IsDir():
 		default:
 			if err := os.RemoveAll(filepath.Join(dir, e.Name())); err != nil {
 				return fmt.Errorf("remove old file of volume: %w", err)
@@ -149,6 +154,11 @@ func linkNames(dir string, files map[string]file) error {
 		}
 	}
 	return nil
+}
+
+func firstElement(path string) string {
+	first, _, _ := strings.Cut(path, "/")
+	return first
 }
 
 // removeStale removes the directories of earlier and of interrupted writes.

@@ -120,7 +120,7 @@ func (s *Set) setup(ctx context.Context, pod *corev1.Pod, v *corev1.Volume, fact
 	if err != nil {
 		return err
 	}
-	return writeAtomically(dir, c.files, fsGroup(pod))
+	return writeAtomically(dir, c.files, fsGroup(pod), nestedMountPoints(pod, v.Name))
 }
 
 func mode(m *int32) os.FileMode {

@@ -227,13 +227,7 @@ func startShim(s *spec) (*conn, *exec.Cmd, error) {
 		return nil, nil, err
 	}
 	defer errs.Close()
-	uid, gid := 0, 0
-	if u := s.Container.UID; u != nil {
-		uid = int(*u)
-	}
-	if g := s.Container.GID; g != nil {
-		gid = int(*g)
-	}
+	uid, gid := mappedUser(s)
 	//nolint:noctx // the shim outlives every context of this process
 	cmd := exec.Command(selfExe)
 	label := fmt.Sprintf("%s/%s/%s", s.Container.Pod.Namespace, s.Container.Pod.Name, s.Container.Name)

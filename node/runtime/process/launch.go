@@ -74,13 +74,13 @@ func (l *launch) user(s *spec) (uid int, home string, err error) {
 		uid = int(*c.UID)
 	}
 	home = "/"
-	if b, err := l.readFile("/etc/passwd"); err == nil {
-		us, err := user.ParsePasswdFilter(bytes.NewReader(b), func(u user.User) bool { return u.Uid == uid })
-		if err == nil && len(us) > 0 {
-			home, gid = us[0].Home, us[0].Gid
-		}
+	if u := l.lookupUser(uid); u != nil {
+		home, gid = u.Home, u.Gid
 	}
-	if gid < 0 || (c.UID == nil && os.Geteuid() != 0) {
+	switch {
+	case s.Isolation == UserNamespace:
+		gid = os.Getegid() // the only one: see mappedUser
+	case gid < 0 || (c.UID == nil && os.Geteuid() != 0):
 		gid = 0
 		if uid == os.Geteuid() {
 			gid = os.Getegid()
@@ -103,6 +103,36 @@ func (l *launch) user(s *spec) (uid int, home string, err error) {
 		return 0, "", fmt.Errorf("running as user %d, group %d, groups %v needs an agent that runs as root", uid, gid, c.Groups)
 	}
 	return uid, home, nil
+}
+
+// lookupUser finds a user in /etc/passwd; nil if it is not there.
+func (l *launch) lookupUser(uid int) *user.User {
+	b, err := l.readFile("/etc/passwd")
+	if err != nil {
+		return nil
+	}
+	us, err := user.ParsePasswdFilter(bytes.NewReader(b), func(u user.User) bool { return u.Uid == uid })
+	if err != nil || len(us) == 0 {
+		return nil
+	}
+	return &us[0]
+}
+
+// mappedUser is the user and group of the container s in its user namespace. It is decided before the
+// container has its files, so that the group is that of the user in the machine's /etc/passwd.
+func mappedUser(s *spec) (uid, gid int) {
+	if u := s.Container.UID; u != nil {
+		uid = int(*u)
+	}
+	if g := s.Container.GID; g != nil {
+		return uid, int(*g)
+	}
+	if s.Isolation == UserNamespace && uid != 0 {
+		if u := (&launch{}).lookupUser(uid); u != nil {
+			gid = u.Gid
+		}
+	}
+	return uid, gid
 }
 
 // environment is the container's own, with PATH, HOME, HOSTNAME and, for a terminal, TERM

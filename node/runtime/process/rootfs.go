@@ -137,7 +137,11 @@ func (r *rootfs) overlays(layers string) error {
 		}
 	}
 	slices.Sort(points)
-	return r.overlayAll(layers, slices.Compact(points))
+	if err := r.overlayAll(layers, slices.Compact(points)); err != nil {
+		return err
+	}
+	r.overlayParents(layers)
+	return nil
 }
 
 // overlayAll mounts an overlay at each of points. A point that cannot be overlaid is
@@ -263,7 +267,7 @@ func (r *rootfs) overlayOf(layers, path string) error {
 	if _, err := os.Stat(target); err != nil {
 		return err
 	}
-	name := strings.ReplaceAll(strings.Trim(path, "/"), "/", "-") + ".layer"
+	name := strings.NewReplacer("/", "-", "-", "%2D", "%", "%25").Replace(strings.Trim(path, "/")) + ".layer"
 	upper, work := filepath.Join(layers, name, "upper"), filepath.Join(layers, name, "work")
 	for _, d := range []string{upper, work} {
 		if err := os.MkdirAll(d, 0o755); err != nil {

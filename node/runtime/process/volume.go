@@ -87,11 +87,20 @@ func (r *rootfs) volumes() error {
 		return strings.Compare(filepath.Clean(a.ContainerPath), filepath.Clean(b.ContainerPath))
 	})
 	for _, m := range ms {
-		if err := r.volume(m); err != nil && !m.Optional {
+		if err := r.volume(m); err != nil && (!m.Optional || !isMissing(err)) {
 			return fmt.Errorf("mount %q at %q: %w", filepath.Join(m.HostPath, m.SubPath), m.ContainerPath, err)
 		}
 	}
 	return nil
+}
+
+// errNoPlace means that a mount point is missing and that the root file system cannot get it.
+var errNoPlace = errors.New("there is nothing to mount on, and without an overlay file system it cannot be made")
+
+// isMissing reports whether a mount failed because its source is missing, or because this machine or
+// user cannot make its mount point.
+func isMissing(err error) bool {
+	return errors.Is(err, errNoPlace) || errors.Is(err, fs.ErrPermission) || errors.Is(err, fs.ErrNotExist)
 }
 
 // volume mounts a file or directory of the machine. Source and target are held open
@@ -214,6 +223,51 @@ func (r *rootfs) mountPoint(path string, dir bool) (*os.File, error) {
 	return nil, errors.Join(err, target.Close())
 }
 
+// overlayParents mounts overlays of the directories in which a mount point or the working directory
+// has to be made: in one of a lower layer that belongs to a user who is not in the namespace nothing
+// can be made. It is called before directories are hidden, which an overlay would uncover. A directory
+// that cannot be overlaid stays as it is.
+func (r *rootfs) overlayParents(layers string) {
+	var parents []string
+	for _, m := range r.spec.Container.Mounts {
+		parents = append(parents, r.existingParent(m.ContainerPath))
+	}
+	parents = append(parents, r.existingParent(r.spec.Container.WorkingDir))
+	slices.Sort(parents)
+	for _, p := range slices.Compact(parents) {
+		if p == "" {
+			continue
+		}
+		if mounted, err := mountinfo.Mounted(filepath.Join(r.path, p)); err == nil && !mounted {
+			_ = r.overlayOf(layers, p)
+		}
+	}
+}
+
+// existingParent is the deepest directory above path in the new root, without symbolic links; empty if
+// path exists itself, or if the directory is the root.
+func (r *rootfs) existingParent(path string) string {
+	if !filepath.IsAbs(path) {
+		return ""
+	}
+	path = filepath.Clean(path)
+	for dir := path; dir != "/"; dir = filepath.Dir(dir) {
+		at, err := r.inRoot(dir)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return ""
+		}
+		full, err := securejoin.SecureJoin(r.path, dir)
+		if err = errors.Join(err, at.Close()); err != nil || dir == path {
+			return ""
+		}
+		return strings.TrimPrefix(full, r.path)
+	}
+	return ""
+}
+
 // workingDir makes the container's working directory if it is not there, as runc does, but not in
 // the machine's own file system. What else is wrong with it is an error of the command's start.
 func (r *rootfs) workingDir() error {
@@ -260,7 +314,7 @@ func (r *rootfs) makePlace(path string, dir bool) error {
 	}
 	own := under(full, filepath.Join(r.path, "tmp")) || under(full, filepath.Join(r.path, "dev"))
 	if !r.overlay && !own {
-		return errors.New("there is nothing to mount on, and without an overlay file system it cannot be made")
+		return errNoPlace
 	}
 	root, err := os.OpenFile(r.path, unix.O_PATH|unix.O_DIRECTORY, 0)
 	if err != nil {

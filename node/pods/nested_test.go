@@ -1,0 +1,70 @@
+package pods
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/fake"
+
+	"github.com/hawser-project/hawser/auth/apiclient/apiclienttest"
+	"github.com/hawser-project/hawser/node/runtime/process"
+)
+
+// TestNestedVolumes: volumes are mounted below a ConfigMap and a Secret, also the token that the API
+// server adds.
+func TestNestedVolumes(t *testing.T) {
+	for _, iso := range []process.Isolation{process.Namespaces, process.UserNamespace} {
+		t.Run(string(iso), func(t *testing.T) {
+			dir := t.TempDir()
+			rt, _ := startProcesses(t, dir, iso)
+			if err := rt.Healthy(t.Context()); err != nil {
+				t.Skip("SKIPPED: ", err)
+			}
+			pod := newPod("a", func(p *corev1.Pod) {
+				const script = `exec 2>&1; cat /cfg/key; echo written > /cfg/data/out; cat /cfg/data/out
+					cat /var/run/secrets/password /var/run/secrets/kubernetes.io/serviceaccount/key; echo end; exec sleep 1000`
+				ofMap := corev1.LocalObjectReference{Name: "m"}
+				p.Spec.Containers[0].Command = []string{"/bin/sh", "-c", script}
+				p.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{
+					{Name: "d", MountPath: "/cfg/data"},
+					{Name: "m", MountPath: "/cfg"},
+					{Name: "s", MountPath: "/var/run/secrets"},
+					{Name: "kube-api-access-12345", MountPath: "/var/run/secrets/kubernetes.io/serviceaccount", ReadOnly: true},
+				}
+				p.Spec.Volumes = []corev1.Volume{
+					{Name: "m", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: ofMap}}},
+					{Name: "d", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
+					{Name: "s", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "s"}}},
+					{Name: "kube-api-access-12345", VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{
+						Sources: []corev1.VolumeProjection{{ConfigMap: &corev1.ConfigMapProjection{LocalObjectReference: ofMap}}},
+					}}},
+				}
+			})
+			api := fake.NewSimpleClientset(pod,
+				&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: "m"}, Data: map[string]string{"key": "value\n"}},
+				&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: "s"}, Data: map[string][]byte{"password": []byte("word\n")}},
+			)
+			running(t, Config{API: apiclienttest.From(api), Runtime: rt, Dir: dir})
+			eventually(t, func() string {
+				list, err := rt.Containers(t.Context())
+				if err != nil || len(list) == 0 {
+					return fmt.Sprintf("containers %v, %v", list, err)
+				}
+				text, err := os.ReadFile(list[0].LogPath)
+				if err != nil || !strings.Contains(string(text), "F end\n") {
+					return fmt.Sprintf("%+v wrote %q, %v", list[0], text, err)
+				}
+				for i, want := range []string{"value", "written", "word", "value", "end"} {
+					if line := strings.Split(string(text), "\n")[i]; !strings.HasSuffix(line, " F "+want) {
+						t.Fatalf("wrote %q", text)
+					}
+				}
+				return ""
+			})
+		})
+	}
+}
