@@ -122,9 +122,9 @@ func (c workload) rolledOut(*testing.T) {
 	c.sees(`^deployment.apps/front created\n$`, "create", "deployment", "front", "--image=one", "--replicas=3")
 	c.sees(`deployment "front" successfully rolled out`, "rollout", "status", "deployment/front")
 	c.sees(`^front +3/3 +3 +3 +\d+s$`, "get", "deploy")
-	const managers = `{.manager}/{.subresource} {end}`
-	c.sees(`^kube-controller-manager/status kubectl-create/ $`, "get", "deploy/front", "-o", `jsonpath={range .metadata.managedFields[*]}`+managers)
-	c.sees(`^kube-controller-manager/ kube-controller-manager/status $`, "get", "rs", "-l", "app=front", "-o", `jsonpath={range .items[0].metadata.managedFields[*]}`+managers)
+	const managers = `{.manager}/{.subresource} {end}` // in the order of their times, which are whole seconds
+	c.sees(`^(kube-controller-manager/status kubectl-create/|kubectl-create/ kube-controller-manager/status) $`, "get", "deploy/front", "-o", `jsonpath={range .metadata.managedFields[*]}`+managers)
+	c.sees(`^kube-controller-manager/(status kube-controller-manager/| kube-controller-manager/status) $`, "get", "rs", "-l", "app=front", "-o", `jsonpath={range .items[0].metadata.managedFields[*]}`+managers)
 	c.sees(`^kube-apiserver/ $`, "get", "endpoints/kubernetes", "-n", "default", "-o", `jsonpath={range .metadata.managedFields[*]}`+managers)
 	c.sees(`^front-[a-z0-9]+ +3 +3 +3 +\d+s +one +one +app=front,pod-template-hash=`, "get", "rs", "-o", "wide")
 	c.sees(`ScalingReplicaSet .*deployment-controller.*Scaled up replica set front-[a-z0-9]+ from 0 to 3`, "describe", "deploy", "front")

@@ -371,37 +371,6 @@ func TestAttachSlow(t *testing.T) {
 	}
 }
 
-// Clients whose input has ended count while they have output to read.
-func TestAttachLimitBesideSlow(t *testing.T) {
-	g := newRig(t, Config{Isolation: None})
-	c := g.container("c", "(while :; do echo tick; sleep 0.05; done) & read x; seq 20000; echo all; wait")
-	c.Stdin = true
-	id := g.start(c)
-	open := make(chan struct{})
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	defer close(open)
-	var all []*io.PipeWriter
-	for range maxAttached {
-		in, keys := io.Pipe()
-		all = append(all, keys)
-		slow := &blockingWriter{open: open, started: make(chan struct{})}
-		wg.Go(func() { _ = g.Attach(g.ctx, id, runtime.Stdio{In: in, Out: slow}) })
-		<-slow.started
-	}
-	_, _ = io.WriteString(all[0], "go\n")
-	g.waitLog(id, "\nall\n")
-	for _, keys := range all {
-		_ = keys.Close()
-	}
-	for range 20 { // they leave one by one, if they do
-		if err := g.Attach(g.ctx, id, runtime.Stdio{In: strings.NewReader("")}); err == nil || !strings.Contains(err.Error(), "too many clients") {
-			t.Fatalf("one too many: %v", err)
-		}
-		<-time.After(10 * time.Millisecond)
-	}
-}
-
 // A blockingWriter blocks each Write until it is open.
 type blockingWriter struct {
 	open, started chan struct{}

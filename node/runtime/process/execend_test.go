@@ -1,6 +1,6 @@
 package process
 
-// How exec'd commands end: their last output, and a caller that goes.
+// How exec'd commands and attachments end: their last output, and a caller that goes.
 
 import (
 	"bytes"
@@ -8,7 +8,10 @@ import (
 	"errors"
 	"io"
 	"path/filepath"
+	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/hawser-project/hawser/node/runtime"
 )
@@ -81,4 +84,35 @@ func TestExecHangUp(t *testing.T) {
 			})
 		}
 	})
+}
+
+// Clients whose input has ended count while they have output to read.
+func TestAttachLimitBesideSlow(t *testing.T) {
+	g := newRig(t, Config{Isolation: None})
+	c := g.container("c", "(while :; do echo tick; sleep 0.05; done) & read x; seq 20000; echo all; wait")
+	c.Stdin = true
+	id := g.start(c)
+	open := make(chan struct{})
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer close(open)
+	var all []*io.PipeWriter
+	for range maxAttached {
+		in, keys := io.Pipe()
+		all = append(all, keys)
+		slow := &blockingWriter{open: open, started: make(chan struct{})}
+		wg.Go(func() { _ = g.Attach(g.ctx, id, runtime.Stdio{In: in, Out: slow}) })
+		<-slow.started
+	}
+	_, _ = io.WriteString(all[0], "go\n")
+	g.waitLog(id, "\nall\n")
+	for _, keys := range all {
+		_ = keys.Close()
+	}
+	for range 20 { // they leave one by one, if they do
+		if err := g.Attach(g.ctx, id, runtime.Stdio{In: strings.NewReader("")}); err == nil || !strings.Contains(err.Error(), "too many clients") {
+			t.Fatalf("one too many: %v", err)
+		}
+		<-time.After(10 * time.Millisecond)
+	}
 }
