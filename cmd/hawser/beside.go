@@ -221,6 +221,9 @@ func (o *besideOptions) client() (*clientrest.Config, error) {
 	if url.Scheme != "https" {
 		return nil, fmt.Errorf("--kubeconfig: server %s: want https://, as whoever reaches --secure-port is handed on to it", c.Host)
 	}
+	if strings.Trim(url.Path, "/") != "" {
+		return nil, fmt.Errorf("--kubeconfig: server %s: its URL can have no path, as agents reach it through the hub as bytes: name the API server itself, not a proxy before it", c.Host)
+	}
 	if c.Proxy != nil {
 		return nil, errors.New("--kubeconfig: proxy-url: agents reach the API server through the hub, which does not use a proxy for them: run the hub where it reaches the API server, and remove proxy-url")
 	}

@@ -389,21 +389,33 @@ func TestOpenKubeconfig(t *testing.T) {
 	}
 }
 
-// TestKubeconfigWithProxy: a proxy that agents could not use is refused when a hub starts.
-func TestKubeconfigWithProxy(t *testing.T) {
-	c := clientcmdapi.NewConfig()
-	c.Clusters["c"], c.AuthInfos["u"] = &clientcmdapi.Cluster{Server: "https://192.0.2.1", ProxyURL: "http://192.0.2.2:3128"}, &clientcmdapi.AuthInfo{}
-	c.Contexts["x"], c.CurrentContext = &clientcmdapi.Context{Cluster: "c", AuthInfo: "u"}, "x"
-	file := filepath.Join(t.TempDir(), "kubeconfig")
-	if err := clientcmd.WriteToFile(*c, file); err != nil {
-		t.Fatal(err)
-	}
-	o, err := parse(t, "--kubeconfig", file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	o.dataDir = "/dev/null/none"
-	if err = runBeside(t.Context(), o, nil, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "remove proxy-url") {
-		t.Error(err)
+// TestUnusableCluster: a server that agents could not reach through the hub is refused when it
+// starts.
+func TestUnusableCluster(t *testing.T) {
+	for name, tt := range map[string]struct{ server, proxy, want string }{
+		"a proxy":               {"https://192.0.2.1", "http://192.0.2.2:3128", "remove proxy-url"},
+		"a path":                {"https://192.0.2.1/k8s/clusters/x", "", "its URL can have no path"},
+		"a path that ends so":   {"https://192.0.2.1:6443/x/", "", "its URL can have no path"},
+		"no TLS":                {"http://192.0.2.1", "", "want https://"},
+		"a slash":               {"https://192.0.2.1/", "", "/dev/null/none"}, // it ends there
+		"an address and a port": {"https://192.0.2.1:6443", "", "/dev/null/none"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := clientcmdapi.NewConfig()
+			c.Clusters["c"], c.AuthInfos["u"] = &clientcmdapi.Cluster{Server: tt.server, ProxyURL: tt.proxy}, &clientcmdapi.AuthInfo{}
+			c.Contexts["x"], c.CurrentContext = &clientcmdapi.Context{Cluster: "c", AuthInfo: "u"}, "x"
+			file := filepath.Join(t.TempDir(), "kubeconfig")
+			if err := clientcmd.WriteToFile(*c, file); err != nil {
+				t.Fatal(err)
+			}
+			o, err := parse(t, "--kubeconfig", file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			o.dataDir = "/dev/null/none"
+			if err = runBeside(t.Context(), o, nil, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("got %v, want %q", err, tt.want)
+			}
+		})
 	}
 }
