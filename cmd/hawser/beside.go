@@ -289,11 +289,13 @@ func (o *besideOptions) given(files *auth.Files, client *clientrest.Config) ([]a
 		}
 		all = append(all, auth.Expiring{Name: name, Now: func() *x509.Certificate { return list[0] }})
 	case client.CertFile != "":
-		list, err := files.Bundle(client.CertFile) // as any list of certificates
+		list, err := auth.Follow(files, "client certificate of the kubeconfig", func(contents [][]byte) ([]*x509.Certificate, error) {
+			return auth.ParseCertificates(contents[0])
+		}, client.CertFile)
 		if err != nil {
-			return nil, fmt.Errorf("--%s: its client certificate: %w", name, err)
+			return nil, fmt.Errorf("--%s: %w", name, err)
 		}
-		all = append(all, auth.Expiring{Name: name, Now: func() *x509.Certificate { return list.Certificates()[0] }})
+		all = append(all, auth.Expiring{Name: name, Now: func() *x509.Certificate { return list.Get()[0] }})
 	}
 	return all, nil
 }

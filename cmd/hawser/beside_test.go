@@ -22,6 +22,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -297,6 +298,27 @@ func TestGivenCertificatesEnd(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestClientCertificateIsFollowed: a client certificate that a kubeconfig names is called that when
+// it has been replaced.
+func TestClientCertificateIsFollowed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		first, second := newAuthority(t, "client", time.Hour), newAuthority(t, "client", 2*time.Hour)
+		var log bytes.Buffer
+		conf := &clientrest.Config{TLSClientConfig: clientrest.TLSClientConfig{CertFile: first.cert, KeyFile: first.key}}
+		all, err := new(besideOptions).given(&auth.Files{Log: slog.New(slog.NewTextHandler(&log, nil))}, conf)
+		if err != nil || len(all) != 1 || !all[0].Now().NotAfter.Equal(first.until) {
+			t.Fatal(all, err)
+		}
+		if err = os.WriteFile(first.cert, readFile(t, second.cert), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		<-time.After(time.Minute)
+		if !all[0].Now().NotAfter.Equal(second.until) || !strings.Contains(log.String(), `what="client certificate of the kubeconfig" file=`+first.cert) {
+			t.Errorf("it ends %v; the log says\n%s", all[0].Now().NotAfter, &log)
+		}
+	})
 }
 
 func readFile(t *testing.T, file string) []byte {
