@@ -334,6 +334,9 @@ func (c *Config) certify(ctx context.Context, server *url.URL, token Token, key 
 func (c *Config) named(ctx context.Context, server string, token Token, err error) (*pinned, string, error) {
 	info, ierr := c.discover(ctx, server, token)
 	if errors.Is(ierr, errNotPublished) || errors.Is(ierr, errNotReadable) {
+		if pin := (*PinError)(nil); errors.As(err, &pin) && len(pin.Have) == 0 {
+			err = &PinError{Server: pin.Server, Want: pin.Want, Shown: pin.Shown, Unnamed: ierr}
+		}
 		return nil, "", err
 	}
 	if ierr != nil {

@@ -38,10 +38,10 @@ const (
 
 var (
 	// errNotPublished means that a public ConfigMap does not exist.
-	errNotPublished = errors.New("the cluster does not publish it")
+	errNotPublished = errors.New("does not exist")
 	// errNotReadable means that a public ConfigMap may not be read. That may be so for a
 	// moment: an API server that has just started lets nobody in.
-	errNotReadable = errors.New("the cluster does not let this machine read it")
+	errNotReadable = errors.New("may not be read by this machine")
 )
 
 // A clusterInfo is the published information about a cluster, signed with a join token.
@@ -90,9 +90,9 @@ func publicMap(ctx context.Context, t http.RoundTripper, server, name string) (*
 	switch resp.StatusCode {
 	case http.StatusOK:
 	case http.StatusNotFound:
-		return nil, fmt.Errorf("ConfigMap kube-public/%s: %w", name, errNotPublished)
+		return nil, fmt.Errorf("ConfigMap kube-public/%s %w", name, errNotPublished)
 	case http.StatusForbidden, http.StatusUnauthorized:
-		return nil, fmt.Errorf("ConfigMap kube-public/%s: %w (%s)", name, errNotReadable, resp.Status)
+		return nil, fmt.Errorf("ConfigMap kube-public/%s %w (%s)", name, errNotReadable, resp.Status)
 	default:
 		return nil, fmt.Errorf("get ConfigMap %s of %s: %s", name, server, resp.Status)
 	}

@@ -151,6 +151,34 @@ func TestJoinBesideIsRefused(t *testing.T) {
 	}
 }
 
+// TestInfoNotToBeHad: the alarm about an API server that shows no CA says why the cluster does not
+// name it. Of a server that shows one that is no question.
+func TestInfoNotToBeHad(t *testing.T) {
+	for status, why := range map[int]string{
+		http.StatusNotFound: "does not exist", http.StatusForbidden: "may not be read by this machine (403 Forbidden)", http.StatusUnauthorized: "may not be read by this machine (401 Unauthorized)",
+	} {
+		why = "the cluster does not name it: ConfigMap kube-public/cluster-info " + why
+		s := beside(t, newAuthority(t), nil, "api.internal")
+		s.noMap = status
+		c := s.config()
+		if err := c.check(); err != nil {
+			t.Fatal(err)
+		}
+		_, joins := c.join(t.Context(), c.Servers[0], nil)
+		_, probes := c.Probe(t.Context(), s.http.URL, 0)
+		for _, err := range []error{joins, probes} {
+			if err == nil || !final(err) || !strings.Contains(err.Error(), "no CA was shown") || !strings.Contains(err.Error(), why) {
+				t.Errorf("status %d: %v", status, err)
+			}
+		}
+		chain := &s.http.TLS.Certificates[0].Certificate
+		*chain, c.Pins = (*chain)[:2], []Pin{PinOf(newAuthority(t).Cert)}
+		if _, err := c.join(t.Context(), c.Servers[0], nil); err == nil || !strings.Contains(err.Error(), "is not the one expected") || strings.Contains(err.Error(), infoName) {
+			t.Errorf("status %d, with another CA: %v", status, err)
+		}
+	}
+}
+
 // The hub's authority is used for the tunnel only, also after a restart, until it is not
 // published any more.
 func TestTunnelAuthority(t *testing.T) {

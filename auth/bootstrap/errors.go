@@ -27,6 +27,9 @@ type PinError struct {
 	Have   []Pin // of the CAs that the server showed
 	// Shown is the server's own certificate; nil if there is none.
 	Shown *x509.Certificate
+	// Unnamed is why the cluster does not name its CA to a machine that has been shown none; nil if
+	// it was not asked.
+	Unnamed error
 }
 
 // Error has the hashes, since a mistyped one is the usual cause, and who has issued the
@@ -35,6 +38,9 @@ func (e *PinError) Error() string {
 	shown := ""
 	if e.Shown != nil {
 		shown = fmt.Sprintf(", and its certificate is that of %s, issued by %s", quoteName(e.Shown.Subject), quoteName(e.Shown.Issuer))
+	}
+	if e.Unnamed != nil {
+		shown += fmt.Sprintf(", and the cluster does not name it: %v", e.Unnamed)
 	}
 	return fmt.Sprintf("the CA of %s is not the one expected: its hash is %s%s; --discovery-token-ca-cert-hash says %s; do not go on before you know why",
 		e.Server, joinPins(e.Have), shown, joinPins(e.Want))
@@ -140,14 +146,18 @@ func (e *refusedError) Error() string {
 
 func (e *refusedError) Unwrap() error { return e.err }
 
-// A timeoutError means that the request was not approved in time.
+// A timeoutError means that the request was not approved and signed in time.
 type timeoutError struct {
-	name string
-	wait time.Duration
+	name     string
+	wait     time.Duration
+	approved bool
 }
 
 // Error says what an administrator can do.
 func (e *timeoutError) Error() string {
+	if e.approved {
+		return fmt.Sprintf("certificate request %s is approved, and its signer has not signed it within %s; see that the cluster has one for it (kubectl get csr %s) and start again", e.name, e.wait, e.name)
+	}
 	return fmt.Sprintf("certificate request %s was not approved and signed within %s; approve it with \"kubectl certificate approve %s\" and start again", e.name, e.wait, e.name)
 }
 

@@ -18,6 +18,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	certificates "k8s.io/api/certificates/v1"
@@ -71,6 +72,7 @@ type request struct {
 	replaces *tls.Certificate
 	lifetime time.Duration
 	timeout  time.Duration
+	approved atomic.Bool // as the request was read last
 }
 
 // certificate makes the request, waits, verifies the certificate and returns it with its
@@ -80,7 +82,7 @@ func (r *request) certificate(ctx context.Context) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, r.timeout, &timeoutError{csr.Name, r.timeout})
+	ctx, cancel := context.WithTimeoutCause(ctx, r.timeout, &timeoutError{name: csr.Name, wait: r.timeout})
 	defer cancel()
 	now, err := r.create(ctx, csr)
 	if err != nil {
@@ -88,9 +90,8 @@ func (r *request) certificate(ctx context.Context) ([]byte, error) {
 	}
 	data, err := r.wait(ctx, csr, now)
 	if err != nil {
-		var timeout *timeoutError
-		if cause := context.Cause(ctx); errors.As(cause, &timeout) {
-			return nil, cause
+		if errors.As(context.Cause(ctx), new(*timeoutError)) {
+			return nil, &timeoutError{csr.Name, r.timeout, r.approved.Load()}
 		}
 		return nil, err
 	}
@@ -170,6 +171,10 @@ const tellAfter = 10 * time.Second
 // that are watched, and it is read again only if a watch ends.
 func (r *request) wait(ctx context.Context, csr, now *certificates.CertificateSigningRequest) ([]byte, error) {
 	pending := time.AfterFunc(tellAfter, func() {
+		if r.approved.Load() {
+			r.log.Warn("no certificate yet: the request is approved, and its signer has not signed it", "request", csr.Name, "signer", r.kind.signer)
+			return
+		}
 		r.log.Warn("no certificate yet: if nothing approves such requests in this cluster, run: kubectl certificate approve "+csr.Name, "signer", r.kind.signer)
 	})
 	defer pending.Stop()
@@ -185,7 +190,7 @@ func (r *request) wait(ctx context.Context, csr, now *certificates.CertificateSi
 		case apierrors.IsUnauthorized(err), apierrors.IsForbidden(err):
 			return nil, fmt.Errorf("get certificate request: %w", err)
 		case err == nil:
-			data, verdict := outcome(now)
+			data, verdict := r.outcome(now)
 			if data == nil && verdict == nil {
 				data, verdict = r.watch(ctx, csr.Name, now.ResourceVersion)
 			}
@@ -232,7 +237,7 @@ func (r *request) watch(ctx context.Context, name, version string) ([]byte, erro
 				return nil, nil
 			}
 			if csr, ok := e.Object.(*certificates.CertificateSigningRequest); ok && csr.Name == name {
-				if data, err := outcome(csr); err != nil || data != nil {
+				if data, err := r.outcome(csr); err != nil || data != nil {
 					return data, err
 				}
 			}
@@ -241,7 +246,10 @@ func (r *request) watch(ctx context.Context, name, version string) ([]byte, erro
 }
 
 // outcome returns the certificate, or why it was refused, or neither if it is pending.
-func outcome(csr *certificates.CertificateSigningRequest) ([]byte, error) {
+func (r *request) outcome(csr *certificates.CertificateSigningRequest) ([]byte, error) {
+	r.approved.Store(slices.ContainsFunc(csr.Status.Conditions, func(c certificates.CertificateSigningRequestCondition) bool {
+		return c.Type == certificates.CertificateApproved && c.Status != corev1.ConditionFalse
+	}))
 	for _, c := range csr.Status.Conditions {
 		if c.Status == corev1.ConditionFalse {
 			continue

@@ -221,6 +221,9 @@ func (o *besideOptions) client() (*clientrest.Config, error) {
 	if url.Scheme != "https" {
 		return nil, fmt.Errorf("--kubeconfig: server %s: want https://, as whoever reaches --secure-port is handed on to it", c.Host)
 	}
+	if strings.Trim(url.Path, "/") != "" {
+		return nil, fmt.Errorf("--kubeconfig: server %s: its URL can have no path, as agents reach it through the hub as bytes: name the API server itself, not a proxy before it", c.Host)
+	}
 	if c.Proxy != nil {
 		return nil, errors.New("--kubeconfig: proxy-url: agents reach the API server through the hub, which does not use a proxy for them: run the hub where it reaches the API server, and remove proxy-url")
 	}
@@ -286,11 +289,13 @@ func (o *besideOptions) given(files *auth.Files, client *clientrest.Config) ([]a
 		}
 		all = append(all, auth.Expiring{Name: name, Now: func() *x509.Certificate { return list[0] }})
 	case client.CertFile != "":
-		list, err := files.Bundle(client.CertFile) // as any list of certificates
+		list, err := auth.Follow(files, "client certificate of the kubeconfig", func(contents [][]byte) ([]*x509.Certificate, error) {
+			return auth.ParseCertificates(contents[0])
+		}, client.CertFile)
 		if err != nil {
-			return nil, fmt.Errorf("--%s: its client certificate: %w", name, err)
+			return nil, fmt.Errorf("--%s: %w", name, err)
 		}
-		all = append(all, auth.Expiring{Name: name, Now: func() *x509.Certificate { return list.Certificates()[0] }})
+		all = append(all, auth.Expiring{Name: name, Now: func() *x509.Certificate { return list.Get()[0] }})
 	}
 	return all, nil
 }

@@ -22,6 +22,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -299,6 +300,27 @@ func TestGivenCertificatesEnd(t *testing.T) {
 	}
 }
 
+// TestClientCertificateIsFollowed: a client certificate that a kubeconfig names is called that when
+// it has been replaced.
+func TestClientCertificateIsFollowed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		first, second := newAuthority(t, "client", time.Hour), newAuthority(t, "client", 2*time.Hour)
+		var log bytes.Buffer
+		conf := &clientrest.Config{TLSClientConfig: clientrest.TLSClientConfig{CertFile: first.cert, KeyFile: first.key}}
+		all, err := new(besideOptions).given(&auth.Files{Log: slog.New(slog.NewTextHandler(&log, nil))}, conf)
+		if err != nil || len(all) != 1 || !all[0].Now().NotAfter.Equal(first.until) {
+			t.Fatal(all, err)
+		}
+		if err = os.WriteFile(first.cert, readFile(t, second.cert), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		<-time.After(time.Minute)
+		if !all[0].Now().NotAfter.Equal(second.until) || !strings.Contains(log.String(), `what="client certificate of the kubeconfig" file=`+first.cert) {
+			t.Errorf("it ends %v; the log says\n%s", all[0].Now().NotAfter, &log)
+		}
+	})
+}
+
 func readFile(t *testing.T, file string) []byte {
 	t.Helper()
 	b, err := os.ReadFile(file)
@@ -389,21 +411,33 @@ func TestOpenKubeconfig(t *testing.T) {
 	}
 }
 
-// TestKubeconfigWithProxy: a proxy that agents could not use is refused when a hub starts.
-func TestKubeconfigWithProxy(t *testing.T) {
-	c := clientcmdapi.NewConfig()
-	c.Clusters["c"], c.AuthInfos["u"] = &clientcmdapi.Cluster{Server: "https://192.0.2.1", ProxyURL: "http://192.0.2.2:3128"}, &clientcmdapi.AuthInfo{}
-	c.Contexts["x"], c.CurrentContext = &clientcmdapi.Context{Cluster: "c", AuthInfo: "u"}, "x"
-	file := filepath.Join(t.TempDir(), "kubeconfig")
-	if err := clientcmd.WriteToFile(*c, file); err != nil {
-		t.Fatal(err)
-	}
-	o, err := parse(t, "--kubeconfig", file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	o.dataDir = "/dev/null/none"
-	if err = runBeside(t.Context(), o, nil, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "remove proxy-url") {
-		t.Error(err)
+// TestUnusableCluster: a server that agents could not reach through the hub is refused when it
+// starts.
+func TestUnusableCluster(t *testing.T) {
+	for name, tt := range map[string]struct{ server, proxy, want string }{
+		"a proxy":               {"https://192.0.2.1", "http://192.0.2.2:3128", "remove proxy-url"},
+		"a path":                {"https://192.0.2.1/k8s/clusters/x", "", "its URL can have no path"},
+		"a path that ends so":   {"https://192.0.2.1:6443/x/", "", "its URL can have no path"},
+		"no TLS":                {"http://192.0.2.1", "", "want https://"},
+		"a slash":               {"https://192.0.2.1/", "", "/dev/null/none"}, // it ends there
+		"an address and a port": {"https://192.0.2.1:6443", "", "/dev/null/none"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := clientcmdapi.NewConfig()
+			c.Clusters["c"], c.AuthInfos["u"] = &clientcmdapi.Cluster{Server: tt.server, ProxyURL: tt.proxy}, &clientcmdapi.AuthInfo{}
+			c.Contexts["x"], c.CurrentContext = &clientcmdapi.Context{Cluster: "c", AuthInfo: "u"}, "x"
+			file := filepath.Join(t.TempDir(), "kubeconfig")
+			if err := clientcmd.WriteToFile(*c, file); err != nil {
+				t.Fatal(err)
+			}
+			o, err := parse(t, "--kubeconfig", file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			o.dataDir = "/dev/null/none"
+			if err = runBeside(t.Context(), o, nil, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("got %v, want %q", err, tt.want)
+			}
+		})
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"strings"
 	"time"
 
 	clientrest "k8s.io/client-go/rest"
@@ -56,13 +57,13 @@ func learnNames(ctx context.Context, client *clientrest.Config, names *auth.Serv
 		resp, err := ask(ctx, transport, url)
 		if err == nil {
 			learn(resp, names)
-			found := answered(resp, client.Host)
+			found := answered(resp, client)
 			for i := range found {
 				found[i].log(log)
 			}
 			return found, nil
 		}
-		if r := unanswered(err, client.Host); r.text != last && ctx.Err() == nil {
+		if r := unanswered(err, client); r.text != last && ctx.Err() == nil {
 			last = r.text
 			r.log(log)
 		}
@@ -84,12 +85,25 @@ func learn(resp *http.Response, names *auth.ServerNames) {
 	}
 }
 
-// notAccepted is said of an API server that does not know who the hub is.
-const notAccepted = "the API server does not accept the token or the certificate in --kubeconfig: it is wrong, or has expired; put another into the file and start the hub again"
+// notAccepted is said of an API server that does not know who the hub is. Files that a kubeconfig
+// names are followed, and what it says itself is read once.
+func notAccepted(client *clientrest.Config) string {
+	const refused, wrong = "the API server does not accept ", ", which --kubeconfig names: it is wrong, or has expired; replace "
+	switch {
+	case client.BearerTokenFile != "":
+		return refused + "the token in " + client.BearerTokenFile + wrong + client.BearerTokenFile + ", which is followed"
+	case client.BearerToken != "", client.Username != "", len(client.CertData) > 0:
+	case client.CertFile != "":
+		return refused + "the certificate in " + client.CertFile + wrong + client.CertFile + " and " + client.KeyFile + ", which are followed"
+	case client.ExecProvider != nil:
+		return refused + "what the program " + client.ExecProvider.Command + " gives, which --kubeconfig names; it is asked again, and the hub goes on when it gives what is accepted"
+	}
+	return refused + "the token or the certificate in --kubeconfig: it is wrong, or has expired; put another into the file and start the hub again"
+}
 
 // answered is what is the matter with an API server that has answered: everybody who is
 // authenticated may ask for the version.
-func answered(resp *http.Response, cluster string) (found []remark) {
+func answered(resp *http.Response, client *clientrest.Config) (found []remark) {
 	clock, _ := http.ParseTime(resp.Header.Get("Date")) // none is zero
 	if off := time.Since(clock).Round(time.Second); !clock.IsZero() && off.Abs() >= maxSkew {
 		found = append(found, remark{
@@ -98,22 +112,24 @@ func answered(resp *http.Response, cluster string) (found []remark) {
 		})
 	}
 	if resp.StatusCode == http.StatusUnauthorized {
-		found = append(found, remark{text: notAccepted, attrs: []any{"cluster", cluster}})
+		found = append(found, remark{text: notAccepted(client), attrs: []any{"cluster", client.Host}})
 	}
 	return found
 }
 
 // unanswered is what is the matter with an API server that is of no use now.
-func unanswered(err error, cluster string) remark {
+func unanswered(err error, client *clientrest.Config) remark {
 	text := "the API server cannot be reached; the hub goes on when it can"
 	var invalid x509.CertificateInvalidError
 	switch {
+	case client.ExecProvider != nil && strings.HasPrefix(err.Error(), "getting credentials: "): // client-go has no type for it
+		text = "the program that --kubeconfig names gives no credentials; the hub goes on when it does"
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
 		text = "the API server's certificate is not valid by the clock of this machine: set the clock, or renew the certificate; the hub goes on when it is"
 	case errors.As(err, new(*tls.CertificateVerificationError)):
 		text = "what answers as the API server is not it, by the kubeconfig; the hub goes on when it is"
 	}
-	return remark{text: text, attrs: []any{"cluster", cluster, "here", time.Now().UTC().Format(time.RFC3339), "error", err}}
+	return remark{text: text, attrs: []any{"cluster", client.Host, "here", time.Now().UTC().Format(time.RFC3339), "error", err}}
 }
 
 // maxSkew is how far clocks are apart when it is told: certificates that were just

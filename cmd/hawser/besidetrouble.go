@@ -79,6 +79,21 @@ func newTrouble(o *serverOptions, client *clientrest.Config, log *slog.Logger) (
 	return t, nil
 }
 
+// newClient returns a client of conf that tells t also of requests that there are no credentials
+// for: a program is asked for them outside of what wraps conf's transport.
+func (t *trouble) newClient(conf *clientrest.Config) (kubernetes.Interface, error) {
+	conf = clientrest.AddUserAgent(clientrest.CopyConfig(conf), "hub")
+	h, err := clientrest.HTTPClientFor(conf)
+	if err != nil {
+		return nil, fmt.Errorf("--kubeconfig: %w", err)
+	}
+	c, err := kubernetes.NewForConfigAndClient(conf, &http.Client{Transport: &watched{h.Transport, t}, Timeout: h.Timeout})
+	if err != nil {
+		return nil, fmt.Errorf("--kubeconfig: %w", err)
+	}
+	return c, nil
+}
+
 // watched tells a trouble of requests that fail.
 type watched struct {
 	http.RoundTripper
@@ -145,7 +160,7 @@ func (t *trouble) run(ctx context.Context, names *auth.ServerNames) error {
 	if ctx.Err() != nil {
 		return nil
 	}
-	if !slices.ContainsFunc(found, func(r remark) bool { return r.text == notAccepted }) {
+	if refused := notAccepted(t.client); !slices.ContainsFunc(found, func(r remark) bool { return r.text == refused }) {
 		refused, _ := refusedPermits(ctx, t.o, t.api, nil)
 		for i := range refused {
 			refused[i].log(t.log)
@@ -217,9 +232,9 @@ func (t *trouble) find(ctx context.Context) (found []remark, complete bool, err 
 	}
 	resp, err := ask(ctx, transport, url)
 	if err != nil {
-		return []remark{unanswered(err, t.client.Host)}, false, nil
+		return []remark{unanswered(err, t.client)}, false, nil
 	}
-	found = answered(resp, t.client.Host)
+	found = answered(resp, t.client)
 	if resp.StatusCode == http.StatusUnauthorized {
 		return found, false, nil
 	}

@@ -26,7 +26,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	clientrest "k8s.io/client-go/rest"
@@ -144,7 +143,7 @@ func moodyHub(t *testing.T, c *moodyCluster) *lockedLog {
 	if err != nil {
 		t.Fatal(err)
 	}
-	api, err := kubernetes.NewForConfig(conf)
+	api, err := tr.newClient(conf)
 	if err != nil {
 		t.Fatal(err)
 	}

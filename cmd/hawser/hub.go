@@ -68,8 +68,8 @@ func runBeside(ctx context.Context, o *serverOptions, metrics prometheus.Registe
 	if h.trouble, err = newTrouble(o, client, log); err != nil {
 		return err
 	}
-	if h.api, err = kubernetes.NewForConfig(clientrest.AddUserAgent(clientrest.CopyConfig(client), "hub")); err != nil {
-		return fmt.Errorf("--kubeconfig: %w", err)
+	if h.api, err = h.trouble.newClient(client); err != nil {
+		return err
 	}
 	if h.keys, err = pki.Ensure(pki.Config{Dir: filepath.Join(o.dataDir, "pki"), Names: o.servingNames(), IPs: o.servingIPs(), HubOnly: true, Log: log}); err != nil {
 		return err

@@ -28,6 +28,7 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 	clientrest "k8s.io/client-go/rest"
 	clienttesting "k8s.io/client-go/testing"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/hawser-project/hawser/auth"
 	"github.com/hawser-project/hawser/auth/pki/pkitest"
@@ -121,6 +122,7 @@ func TestUnansweredIsToldApart(t *testing.T) {
 		"an hour early": {known, time.Now().Add(time.Hour), "the clocks of this machine and of the API server differ"},
 		"an hour late":  {known, time.Now().Add(-time.Hour), "the clocks of this machine and of the API server differ"},
 		"unauthorized":  {&clientrest.Config{Host: api.URL, BearerToken: "expired", TLSClientConfig: known.TLSClientConfig}, time.Now(), "does not accept the token or the certificate in --kubeconfig"},
+		"no program":    {&clientrest.Config{Host: api.URL, ExecProvider: failing(), TLSClientConfig: known.TLSClientConfig}, time.Time{}, "the program that --kubeconfig names gives no credentials"},
 		"gone":          {&clientrest.Config{Host: "https://127.0.0.1:1"}, time.Time{}, "the API server cannot be reached"},
 		"another":       {&clientrest.Config{Host: api.URL, TLSClientConfig: clientrest.TLSClientConfig{CAData: pkitest.New(t, "other").PEM()}}, time.Time{}, "is not it, by the kubeconfig"},
 	} {
@@ -128,6 +130,57 @@ func TestUnansweredIsToldApart(t *testing.T) {
 		got := tell(tc.conf)
 		if tc.want == "" && got != "" || !strings.Contains(got, tc.want) || strings.Count(got, "\n") > 1 {
 			t.Errorf("%s: the log says\n%s", name, got)
+		}
+	}
+}
+
+// failing is a program that gives no credentials.
+func failing() *clientcmdapi.ExecConfig {
+	return &clientcmdapi.ExecConfig{Command: "false", APIVersion: "client.authentication.k8s.io/v1", InteractiveMode: clientcmdapi.NeverExecInteractiveMode}
+}
+
+// TestFailingProgramIsLookedAt: a request that a program has no credentials for is a reason to look
+// for what is the matter.
+func TestFailingProgramIsLookedAt(t *testing.T) {
+	conf := &clientrest.Config{Host: "https://192.0.2.1", ExecProvider: failing()}
+	tr, err := newTrouble(&serverOptions{}, conf, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	api, err := tr.newClient(conf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err = api.Discovery().ServerVersion(); err == nil || !strings.Contains(err.Error(), "getting credentials") {
+		t.Error(err)
+	}
+	if len(tr.failed) != 1 {
+		t.Error("nobody looks for what is the matter")
+	}
+}
+
+// TestRemedyOfRefusedCredentials: what a kubeconfig says itself is read once, and files that it
+// names are followed.
+func TestRemedyOfRefusedCredentials(t *testing.T) {
+	const again = "start the hub again"
+	cert := clientrest.TLSClientConfig{CertFile: "/x/crt", KeyFile: "/x/key"}
+	for name, tt := range map[string]struct {
+		conf clientrest.Config
+		want string
+	}{
+		"a token":                        {clientrest.Config{BearerToken: "t"}, again},
+		"a token's file":                 {clientrest.Config{BearerToken: "t", BearerTokenFile: "/x/token"}, "replace /x/token, which is followed"},
+		"a password":                     {clientrest.Config{Username: "u", Password: "p"}, again},
+		"a certificate":                  {clientrest.Config{TLSClientConfig: clientrest.TLSClientConfig{CertData: []byte("c"), KeyData: []byte("k")}}, again},
+		"a certificate's file":           {clientrest.Config{TLSClientConfig: cert}, "replace /x/crt and /x/key, which are followed"},
+		"a token and a certificate file": {clientrest.Config{BearerToken: "t", TLSClientConfig: cert}, again},
+		"a certificate and a program":    {clientrest.Config{TLSClientConfig: cert, ExecProvider: failing()}, "replace /x/crt"},
+		"a program":                      {clientrest.Config{ExecProvider: failing()}, "the program false"},
+		"nothing":                        {clientrest.Config{}, again},
+	} {
+		got := notAccepted(&tt.conf)
+		if !strings.Contains(got, tt.want) || strings.Contains(got, again) != (tt.want == again) {
+			t.Errorf("%s: %s", name, got)
 		}
 	}
 }

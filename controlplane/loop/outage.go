@@ -31,7 +31,8 @@ func NewOutage(log *slog.Logger) *Outage {
 	return &Outage{log: log}
 }
 
-// Note takes the outcome of a request and returns it. If the server could not be
+// Note takes the outcome of a request and returns it: a nil error says that the server has
+// answered, and must not stand for no request at all. If the server could not be
 // reached, or could not serve, all outcomes but the first of the outage are made
 // Quiet.
 func (o *Outage) Note(err error) error {

@@ -315,6 +315,42 @@ pod_gc_collector_force_delete_pods_total{namespace="ns",reason="orphaned"} 1
 	})
 }
 
+// TestOutageIsToldOnce: a pod that is left to its finalizers says nothing of whether the API
+// server answers.
+func TestOutageIsToldOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		now, zero := metav1.Now(), int64(0)
+		terminating := pod("p", "", corev1.PodRunning)
+		terminating.DeletionTimestamp, terminating.Finalizers = &now, []string{"example.com/wait"}
+		objs := []runtime.Object{terminating}
+		for i := range 20 {
+			p := pod(fmt.Sprintf("left%d", i), "", corev1.PodFailed)
+			p.DeletionTimestamp, p.DeletionGracePeriodSeconds, p.Finalizers = &now, &zero, []string{"example.com/wait"}
+			objs = append(objs, p)
+		}
+		l := newLab(t, objs...)
+		tries := 0
+		l.Failing(func(verb, resource, _ string) error {
+			if resource != "pods" || verb != "patch" && verb != "delete" {
+				return nil
+			}
+			tries++
+			return io.EOF
+		})
+		l.run(Config{Workers: 1})
+		l.At(3 * time.Minute)
+		l.Failing(nil)
+		l.At(4 * time.Minute)
+		l.Stop()
+		if n := strings.Count(l.Said.String(), "level=WARN"); tries < 5 || n != 1 {
+			t.Errorf("of %d failures %d warnings", tries, n)
+		}
+		if n := strings.Count(l.Said.String(), "answers again"); n != 1 {
+			t.Errorf("said %d times that it is over:\n%s", n, l.Said)
+		}
+	})
+}
+
 // TestStop: Run ends in the midst of its work, and a period of its own is kept.
 func TestStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

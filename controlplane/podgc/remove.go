@@ -61,7 +61,7 @@ func (r *run) removeAll(ctx context.Context, all []removal) error {
 		fs = append(fs, func(ctx context.Context) error {
 			for d := range todo {
 				if !f.unreachable() {
-					f.add(r.outage.Note(r.remove(ctx, d)))
+					f.add(r.remove(ctx, d))
 				}
 			}
 			return nil
@@ -98,6 +98,7 @@ func (r *run) remove(ctx context.Context, d removal) error {
 			GracePeriodSeconds: &now, Preconditions: metav1.NewUIDPreconditions(string(p.UID)),
 		})
 	}
+	err = r.outage.Note(err)
 	switch {
 	case apierrors.IsNotFound(err):
 		return nil // somebody was faster

@@ -4,10 +4,15 @@ package tunnelhealth
 
 import (
 	"errors"
+	"io"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/hawser-project/hawser/controlplane/evidence"
 )
@@ -51,4 +56,30 @@ func TestServerOf(t *testing.T) {
 			t.Errorf("%q is of %q, only %v", c.Message, id, only)
 		}
 	}
+}
+
+// TestOutageIsToldOnce: a node of which nothing is to be written says nothing of whether the
+// API server answers.
+func TestOutageIsToldOnce(t *testing.T) {
+	run(t, Config{}, []*corev1.Node{node(tunneledNode), node("other")}, func(b *bench) {
+		var away atomic.Bool
+		away.Store(true)
+		b.client.PrependReactor("patch", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) {
+			return away.Load(), nil, io.EOF
+		})
+		b.hub.turn(tunneledNode, evidence.Change{State: evidence.Attached, Session: 1})
+		for range 60 {
+			b.hub.news <- "other"
+			pass(time.Second)
+		}
+		if log := b.log.String(); strings.Contains(log, "answers again") || strings.Count(log, "will retry") != 1 {
+			b.t.Errorf("in an outage the log says\n%s", log)
+		}
+		away.Store(false)
+		pass(5 * time.Minute)
+		b.expect("afterwards", "True Attached", "True ProbeSucceeded")
+		if log := b.log.String(); strings.Count(log, "answers again") != 1 {
+			b.t.Errorf("after an outage the log says\n%s", log)
+		}
+	})
 }

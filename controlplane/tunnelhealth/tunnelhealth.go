@@ -150,6 +150,7 @@ type Controller struct {
 	nodes    corelisters.NodeLister
 	inf      cache.SharedIndexInformer
 	log      *slog.Logger
+	outage   *loop.Outage
 	metrics  *metrics
 	http     *http.Client
 	writes   *rate.Limiter
@@ -173,6 +174,7 @@ func New(d loop.Deps, c Config) (*Controller, error) {
 		memos:  make(map[string]*memo),
 	}
 	ctl.log = loop.Logger(d.Log, ctl.Name())
+	ctl.outage = loop.NewOutage(ctl.log)
 	return ctl, nil
 }
 
@@ -181,13 +183,8 @@ func (*Controller) Name() string { return "hawser-tunnel-health-controller" }
 
 // Run keeps conditions in step until ctx is done. The informers must be running.
 func (c *Controller) Run(ctx context.Context) error {
-	outage := loop.NewOutage(c.log)
 	conditions := loop.NewQueue(loop.Config[string]{
-		Name: c.Name(), Workers: workers, Log: c.log,
-		Do: func(ctx context.Context, node string) (time.Duration, error) {
-			again, err := c.sync(ctx, node)
-			return again, outage.Note(err)
-		},
+		Name: c.Name(), Workers: workers, Log: c.log, Do: c.sync,
 	})
 	probes := loop.NewQueue(loop.Config[string]{
 		Name: c.Name() + "-probes", Workers: c.cfg.Probes, Log: c.log,
@@ -364,6 +361,7 @@ func (c *Controller) write(ctx context.Context, node *corev1.Node, want []corev1
 	}
 	_, err = c.client.CoreV1().Nodes().Patch(ctx, node.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
 	c.metrics.wrote(err)
+	err = c.outage.Note(err)
 	switch {
 	case apierrors.IsNotFound(err), apierrors.IsConflict(err):
 		return loop.Quiet(err) // it was deleted, and perhaps made anew

@@ -4,12 +4,14 @@ package tunnelhealth
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -154,6 +156,7 @@ type bench struct {
 	client *fake.Clientset
 	events *record.FakeRecorder
 	ctl    *Controller
+	log    bytes.Buffer // of the controller
 }
 
 // run has test use a controller over the given nodes.
@@ -177,7 +180,7 @@ func count(t *testing.T, reg prometheus.Registerer, c Config, nodes []*corev1.No
 		f := informers.NewSharedInformerFactory(b.client, 0)
 		c.Source, c.Dial, c.TLS = h, h.dial, h.client
 		var err error
-		if b.ctl, err = New(loop.Deps{Client: b.client, Informers: f, Events: b.events, Metrics: reg}, c); err != nil {
+		if b.ctl, err = New(loop.Deps{Client: b.client, Informers: f, Events: b.events, Metrics: reg, Log: slog.New(slog.NewTextHandler(&b.log, nil))}, c); err != nil {
 			t.Fatal(err)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
