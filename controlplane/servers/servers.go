@@ -52,10 +52,9 @@ const (
 
 const (
 	// Duration is how long a Lease counts that is not renewed, renewEvery how often it
-	// is, patience how long that may take, and giveBack how long it may take to give it up.
+	// is, and giveBack how long that may take at the end.
 	Duration   = 15 * time.Second
 	renewEvery = 5 * time.Second
-	patience   = 10 * time.Second
 	giveBack   = 2 * time.Second
 )
 
@@ -189,7 +188,7 @@ func (r *Registry) beAlone() {
 // renew writes the Lease. Only a DoubleError is an error; others are logged, and tried
 // again.
 func (r *Registry) renew(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, renewEvery)
 	defer cancel()
 	err := r.write(ctx)
 	switch {

@@ -29,8 +29,7 @@ type running struct {
 	stop context.CancelFunc
 	err  error // once done is closed
 	done chan struct{}
-	cut  atomic.Bool  // its requests fail
-	slow atomic.Int64 // how long its writes take, a time.Duration
+	cut  atomic.Bool // its requests fail
 	log  bytes.Buffer
 
 	alone atomic.Int64 // when Alone was called, in Unix nanoseconds; zero if it was not
@@ -52,7 +51,7 @@ func start(t *testing.T, store *fake.Clientset, id, addr, token string) *running
 
 func startAs(t *testing.T, store *fake.Clientset, id, addr, token string, r *running) *running {
 	t.Helper()
-	client := &client{fake.NewClientset(), &r.slow}
+	client := fake.NewClientset()
 	client.PrependReactor("*", "*", func(a clienttesting.Action) (bool, runtime.Object, error) {
 		if r.cut.Load() {
 			return true, nil, errors.New("unreachable")
