@@ -37,8 +37,10 @@ type shared struct {
 	instance   uint64        // differs between this process and a clone of the machine
 	sequence   atomic.Uint64 // of the latest greeting
 	hadSession atomic.Bool   // one of the agents had one
+	fences     atomic.Int32  // how many of the agents are fenced
 
 	mu      sync.Mutex         // guards the following
+	refused map[string]bool    // the servers whose last answer was that they refuse the node's certificate
 	taken   map[string]*Agent  // by server: the agent that has, or tries, a session with it
 	changed chan struct{}      // closed, and replaced, when an agent's state changes
 	live    map[*link]struct{} // the sessions that have not ended, with servers that say who they are
@@ -48,10 +50,33 @@ type shared struct {
 func newShared() *shared {
 	return &shared{
 		instance: rand.Uint64(), //nolint:gosec // must differ, not be secret
+		refused:  make(map[string]bool),
 		taken:    make(map[string]*Agent), changed: make(chan struct{}),
 		live: make(map[*link]struct{}), latest: make(map[string]uint64),
 	}
 }
+
+// fence records that one more agent is fenced, or one less.
+func (s *shared) fence(up bool) {
+	if up {
+		s.fences.Add(1)
+	} else {
+		s.fences.Add(-1)
+	}
+}
+
+// refuses records whether a server refuses the node's certificate, and returns how many do.
+func (s *shared) refuses(server string, yes bool) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if delete(s.refused, server); yes {
+		s.refused[server] = true
+	}
+	return len(s.refused)
+}
+
+// isFenced reports whether the node is: one of the agents is.
+func (s *shared) isFenced() bool { return s.fences.Load() > 0 }
 
 // take reserves the server for a, unless another agent has it.
 func (s *shared) take(a *Agent, server string) bool {

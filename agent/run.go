@@ -218,7 +218,9 @@ func (k *keeper) failed(server string, err error) time.Duration {
 	if failures == 1 {
 		k.failing = k.began
 	}
-	if refusesCertificate(err) && failures >= len(a.cfg.Servers) && time.Since(k.failing) >= refusedFor && !k.fenced && !a.shared.inUse() {
+	refused := refusesCertificate(err)
+	all := a.shared.refuses(server, refused) >= len(a.cfg.Servers)
+	if refused && all && time.Since(k.failing) >= refusedFor && !a.shared.isFenced() && !a.shared.inUse() {
 		a.rejected(k.began)
 	}
 	k.report(server, err, wait)
@@ -252,6 +254,7 @@ func (k *keeper) fence(up bool) {
 		return
 	}
 	k.fenced = up
+	k.agent.shared.fence(up)
 	k.agent.update(func(s *State) { s.Fenced = up })
 	if f := k.agent.cfg.Fenced; f != nil {
 		f(up)
@@ -272,6 +275,7 @@ func (k *keeper) use(ctx context.Context, l *link) {
 	a.shared.keep(a, l.server)
 	delete(k.logged, l.server)
 	a.shared.hadSession.Store(true)
+	a.shared.refuses(l.server, false)
 	a.metrics.began(l)
 	l.path = a.routing.path(addrOf(l.remote()))
 	k.search.attempts, k.search.retry = 0, time.Time{}

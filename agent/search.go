@@ -169,7 +169,7 @@ func (k *keeper) finishSearch(f found) *link {
 	k.agent.metrics.moves.WithLabelValues(f.reason, tunnel.CodeOf(f.err).Name()).Inc()
 	switch {
 	case f.err == nil, errors.Is(f.err, errUnwanted):
-	case f.reason == certificate && refusesCertificate(f.err) && !k.fenced:
+	case f.reason == certificate && refusesCertificate(f.err) && !k.agent.shared.isFenced():
 		k.agent.log.Error("this server refuses the node's certificate in a new session", slog.String("server", f.server), slog.Any("err", f.err))
 		k.agent.rejected(f.began)
 	default:

@@ -16,7 +16,9 @@ const (
 	// API, after which a server is asked. Heartbeats, which are sent every ten seconds, are tried
 	// again at once.
 	refusedFor = 5 * time.Second
-	// askAgain is the time between two such questions: each begins another session, or fails.
+	// askAgain is the time between two such questions: each begins another session, or fails. There
+	// are maxLeaving of them until the API accepts the certificate again: a further session would
+	// cut the streams of the first one.
 	askAgain = 5 * time.Minute
 )
 
@@ -29,6 +31,7 @@ type unauthorized struct {
 	since time.Time  // zero if it has answered one since
 	told  time.Time
 	asked time.Time
+	asks  int // since then
 }
 
 // note records a status. It returns whether to log, and whether to ask a server.
@@ -37,7 +40,7 @@ func (u *unauthorized) note(status int, now time.Time) (tell, ask bool) {
 	defer u.mu.Unlock()
 	if status != http.StatusUnauthorized {
 		if status < http.StatusInternalServerError {
-			u.since = time.Time{}
+			u.since, u.asks = time.Time{}, 0
 		}
 		return false, false
 	}
@@ -47,8 +50,9 @@ func (u *unauthorized) note(status int, now time.Time) (tell, ask bool) {
 	if tell = u.told.IsZero() || now.Sub(u.told) >= repeatEvery; tell {
 		u.told = now
 	}
-	if ask = now.Sub(u.since) >= refusedFor && (u.asked.IsZero() || now.Sub(u.asked) >= askAgain); ask {
+	if ask = now.Sub(u.since) >= refusedFor && u.asks < maxLeaving && (u.asked.IsZero() || now.Sub(u.asked) >= askAgain); ask {
 		u.asked = now
+		u.asks++
 	}
 	return tell, ask
 }

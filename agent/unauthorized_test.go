@@ -150,3 +150,46 @@ func TestAPIRefusesCertificate(t *testing.T) {
 		})
 	}
 }
+
+// TestLongRefusalEndsNoStream: while the API refuses the certificate and the servers accept it, the
+// streams go on, however long that is.
+func TestLongRefusalEndsNoStream(t *testing.T) {
+	bubble(t, func(t *testing.T, h *servers) {
+		h.identity = func(name string) string { return name }
+		h.open("a:1")
+		h.echo("apiserver:443")
+		var g gate
+		a := h.startGroup(g.config(h, "a:1"), 1)
+		pass(time.Second)
+		stream, err := a.DialContext(t.Context(), "tcp", "apiserver:443")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 30 * 60 {
+			a.Answered(http.StatusUnauthorized)
+			pass(time.Second)
+		}
+		exchangeText(t, stream)
+	})
+}
+
+// TestDeletedNodeIsNotRejected: a node that was deleted is not told to get another certificate, though
+// a server that has not said so refuses the present one.
+func TestDeletedNodeIsNotRejected(t *testing.T) {
+	bubble(t, func(t *testing.T, h *servers) {
+		h.identity = func(name string) string { return name }
+		h.open("a:1")
+		var g gate
+		h.startGroup(g.config(h, "a:1", "b:1"), 2)
+		pass(time.Second)
+		m := <-h.sessions
+		g.refuse(42, "a:1", "b:1")
+		if err := m.control.HangUp(&tunnel.Goodbye{Code: tunnel.Revoked, Text: "the Node was deleted"}); err != nil {
+			t.Fatal(err)
+		}
+		pass(10 * time.Minute)
+		if n := g.calls(); n > 0 {
+			t.Errorf("it was told %d times", n)
+		}
+	})
+}

@@ -84,3 +84,18 @@ func TestRefusedCertificateBacksOff(t *testing.T) {
 		}
 	}, func(w *rotationWorld) { w.fail = errors.New("not admitted") })
 }
+
+// TestRefusedForAMoment: a certificate that was refused once and is admitted again is renewed by
+// itself, if the token that the agent still has is of no use any more.
+func TestRefusedForAMoment(t *testing.T) {
+	inRotation(t, 10*time.Hour, func(w *rotationWorld) {
+		w.r.Refused(time.Now())
+		advance(9*time.Hour + 59*time.Minute)
+		if w.renewed.Load() == 0 {
+			t.Error("it was not renewed in its life")
+		}
+	}, func(w *rotationWorld) {
+		w.id.cfg.Servers = []string{"https://127.0.0.1:1"} // no token gets anything there
+		w.id.cfg.Token = Token{ID: "abcdef", Secret: "0123456789abcdef"}
+	})
+}

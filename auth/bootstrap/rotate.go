@@ -388,15 +388,20 @@ func (n *renewal) replace(ctx context.Context) error {
 		return n.request(ctx)
 	}
 	_, none := id.cfg.token()
-	var err error
+	err := none
 	if none == nil {
 		// The name is still held by the key: another one would be denied.
 		var data []byte
 		if data, err = id.rejoin(ctx, have); err == nil {
 			err = n.use(data)
 		}
-	} else if err = n.request(ctx); err != nil {
-		err = fmt.Errorf("%w; %w", err, none)
+	}
+	if err != nil && (none != nil || !expired) { // it may have been refused for a moment
+		if failed := n.request(ctx); failed != nil {
+			err = fmt.Errorf("%w; %w", failed, err)
+		} else {
+			err = nil
+		}
 	}
 	switch {
 	case err == nil:

@@ -311,7 +311,7 @@ func TestClientCertificateIsFollowed(t *testing.T) {
 		if err != nil || len(all) != 1 || !all[0].Now().NotAfter.Equal(first.until) {
 			t.Fatal(all, err)
 		}
-		if err = os.WriteFile(first.cert, readFile(t, second.cert), 0o600); err != nil {
+		if err = os.WriteFile(first.cert, append(readFile(t, second.cert), '\n'), 0o600); err != nil { // of another size
 			t.Fatal(err)
 		}
 		<-time.After(time.Minute)

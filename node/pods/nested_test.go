@@ -19,6 +19,9 @@ import (
 func TestNestedVolumes(t *testing.T) {
 	for _, iso := range []process.Isolation{process.Namespaces, process.UserNamespace} {
 		t.Run(string(iso), func(t *testing.T) {
+			if iso == process.Namespaces && os.Geteuid() != 0 {
+				t.Skip("SKIPPED: needs root")
+			}
 			dir := t.TempDir()
 			rt, _ := startProcesses(t, dir, iso)
 			if err := rt.Healthy(t.Context()); err != nil {

@@ -97,8 +97,8 @@ type Mount struct {
 	SubPath       string
 	ContainerPath string // absolute
 	ReadOnly      bool   // see Info.RecursiveReadOnly for the mounts below
-	// Optional mounts are left out if HostPath does not exist or the machine does not let the
-	// runtime mount there. Start fails if a mount cannot be made for another reason.
+	// Optional mounts are left out if they cannot be made. Start fails if another mount
+	// cannot be made.
 	Optional bool
 }
 

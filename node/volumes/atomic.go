@@ -42,10 +42,7 @@ func writeAtomically(dir string, files map[string]file, group *int64, nested []s
 	if err := replaceLink(dir, filepath.Base(fresh)); err != nil {
 		return errors.Join(fmt.Errorf("write volume: %w", err), os.RemoveAll(fresh))
 	}
-	if err := errors.Join(linkNames(dir, files, nested), makeNested(dir, nested)); err != nil {
-		return err
-	}
-	return removeStale(dir, filepath.Base(fresh))
+	return errors.Join(linkNames(dir, files, nested), makeNested(dir, nested), removeStale(dir, filepath.Base(fresh)))
 }
 
 func writeFresh(dir string, files map[string]file, group *int64) (_ string, err error) {
@@ -148,12 +145,13 @@ func linkNames(dir string, files map[string]file, nested []string) error {
 			}
 		}
 	}
+	var failed error
 	for _, name := range slices.Sorted(maps.Keys(want)) {
 		if err := os.Symlink(filepath.Join(dataLink, name), filepath.Join(dir, name)); err != nil {
-			return fmt.Errorf("write volume: %w", err)
+			failed = errors.Join(failed, fmt.Errorf("write volume: %w", err))
 		}
 	}
-	return nil
+	return failed
 }
 
 func firstElement(path string) string {

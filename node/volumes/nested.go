@@ -3,9 +3,7 @@
 package volumes
 
 import (
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -19,20 +17,24 @@ import (
 func nestedMountPoints(pod *corev1.Pod, volume string) []string {
 	var list []string
 	add := func(mounts []corev1.VolumeMount) {
+		if !slices.ContainsFunc(mounts, func(m corev1.VolumeMount) bool { return m.Name == volume }) {
+			return
+		}
+		by := make(map[string]*corev1.VolumeMount, len(mounts))
+		for i := range mounts {
+			by[inContainer(mounts[i])] = &mounts[i]
+		}
 		for _, m := range mounts {
 			at := inContainer(m)
-			var over *corev1.VolumeMount // the deepest mount above it
-			for i := range mounts {
-				path := inContainer(mounts[i])
-				if strings.HasPrefix(at, path+"/") && (over == nil || len(path) > len(inContainer(*over))) {
-					over = &mounts[i]
-				}
+			above, over := at, (*corev1.VolumeMount)(nil) // the deepest mount above it
+			for above != "/" && over == nil {
+				above = filepath.Dir(above)
+				over = by[above]
 			}
-			if over == nil || over.Name != volume || over.SubPathExpr != "" {
+			if over == nil || over.Name != volume || over.SubPath != "" || over.SubPathExpr != "" {
 				continue
 			}
-			path := filepath.Join(over.SubPath, strings.TrimPrefix(at, inContainer(*over)+"/"))
-			if filepath.IsLocal(path) {
+			if path := strings.TrimPrefix(strings.TrimPrefix(at, above), "/"); filepath.IsLocal(path) {
 				list = append(list, path)
 			}
 		}
@@ -49,8 +51,9 @@ func nestedMountPoints(pod *corev1.Pod, volume string) []string {
 // inContainer is the path in the container of a mount, without a slash at its end.
 func inContainer(m corev1.VolumeMount) string { return filepath.Join("/", m.MountPath) }
 
-// makeNested makes directories in dir that are missing. A file of the volume stays: a file can be
-// mounted on it.
+// makeNested makes directories in dir that are missing. The volume's own files and directories stay
+// as they are: a file can be mounted on a file. A directory in one of its own would go, with what is
+// mounted there, when the content is replaced.
 func makeNested(dir string, paths []string) error {
 	if len(paths) == 0 {
 		return nil
@@ -61,7 +64,7 @@ func makeNested(dir string, paths []string) error {
 	}
 	defer root.Close() //nolint:errcheck // nothing is written through it
 	for _, path := range paths {
-		if _, err := root.Stat(path); !errors.Is(err, fs.ErrNotExist) {
+		if info, err := root.Lstat(firstElement(path)); err == nil && !info.IsDir() {
 			continue
 		}
 		if err := root.MkdirAll(path, 0o755); err != nil {

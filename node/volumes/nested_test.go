@@ -42,7 +42,12 @@ func TestNestedMountPoints(t *testing.T) {
 		if err := s.Setup(t.Context(), pod, downward.Facts{}); err != nil {
 			t.Fatal(err)
 		}
-		for _, path := range []string{"data", "dir/sub", "dir/below", "x/y", "init"} {
+		for _, path := range []string{"dir/sub", "dir/below"} { // they would go with the content
+			if _, err := os.Lstat(filepath.Join(dir, path)); err == nil {
+				t.Errorf("%s is made", path)
+			}
+		}
+		for _, path := range []string{"data", "x/y", "init"} {
 			if info, err := os.Stat(filepath.Join(dir, path)); err != nil || !info.IsDir() {
 				t.Errorf("%s: %v", path, err)
 			}

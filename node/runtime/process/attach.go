@@ -21,7 +21,10 @@ import (
 type attachment struct {
 	out, err *sink
 	failed   chan error // gets the error of a failed sink
-	leaving  bool       // it gets no more; the shim's mutex guards it
+
+	// The shim's mutex guards the following.
+	leaving bool // it gets no more
+	wrote   bool // it got something since quiet has looked
 }
 
 func (a *attachment) write(stream string, b []byte) {
@@ -32,6 +35,7 @@ func (a *attachment) write(stream string, b []byte) {
 	if k == nil || a.leaving {
 		return
 	}
+	a.wrote = true
 	if err := k.write(b); err != nil {
 		select {
 		case a.failed <- err:
@@ -150,6 +154,9 @@ func (s *shim) attach(c *conn, req *request) error {
 		case err = <-a.failed:
 		}
 	}
+	if inputEnded {
+		s.quiet(a)
+	}
 	patience := time.Duration(0)
 	if inputEnded || s.isOver() {
 		patience = attachLinger
@@ -170,6 +177,32 @@ func (s *shim) attach(c *conn, req *request) error {
 	_ = c.CloseRead()
 	reading.Wait()
 	return nil
+}
+
+// quietFor is how long a command says nothing before a client whose input has ended has had its
+// answer to that.
+const quietFor = 2 * time.Second
+
+// quiet waits until the command has ended or says nothing, for attachLinger at most.
+func (s *shim) quiet(a *attachment) {
+	tick := time.NewTicker(quietFor)
+	defer tick.Stop()
+	for range attachLinger / quietFor {
+		select {
+		case <-s.ended:
+			return
+		case <-a.failed:
+			return
+		case <-tick.C:
+		}
+		s.mu.Lock()
+		wrote := a.wrote
+		a.wrote = false
+		s.mu.Unlock()
+		if !wrote {
+			return
+		}
+	}
 }
 
 // join adds a to the attachments. If stdin is true and the command has an input, it

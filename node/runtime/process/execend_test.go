@@ -93,15 +93,17 @@ func TestAttachLimitBesideSlow(t *testing.T) {
 	c.Stdin = true
 	id := g.start(c)
 	open := make(chan struct{})
+	ctx, cancel := context.WithCancel(g.ctx)
 	var wg sync.WaitGroup
 	defer wg.Wait()
+	defer cancel()
 	defer close(open)
 	var all []*io.PipeWriter
 	for range maxAttached {
 		in, keys := io.Pipe()
 		all = append(all, keys)
 		slow := &blockingWriter{open: open, started: make(chan struct{})}
-		wg.Go(func() { _ = g.Attach(g.ctx, id, runtime.Stdio{In: in, Out: slow}) })
+		wg.Go(func() { _ = g.Attach(ctx, id, runtime.Stdio{In: in, Out: slow}) })
 		<-slow.started
 	}
 	_, _ = io.WriteString(all[0], "go\n")

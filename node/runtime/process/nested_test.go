@@ -1,29 +1,15 @@
 package process
 
+// Mount points in directories that are not the agent's.
+
 import (
 	"errors"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/hawser-project/hawser/node/runtime"
 )
-
-// TestOptionalMountFails: an optional mount is not left out for what is wrong with the pod's other mounts.
-func TestOptionalMountFails(t *testing.T) {
-	withNamespaces(t, func(t *testing.T, iso Isolation) {
-		g := newRig(t, Config{Isolation: iso})
-		c := g.container("c", "true")
-		c.Mounts = []runtime.Mount{
-			{HostPath: t.TempDir(), ContainerPath: "/outer", ReadOnly: true},
-			{HostPath: t.TempDir(), ContainerPath: "/outer/no/place", Optional: true},
-		}
-		if _, err := g.Start(g.ctx, c); err == nil || !strings.Contains(err.Error(), `at "/outer/no/place": `) || !strings.Contains(err.Error(), "read-only file system") {
-			t.Errorf("started: %v", err)
-		}
-	})
-}
 
 // TestPlacesOfUnprivilegedAgent: an agent that is not root makes a mount point and a working directory
 // in directories of the machine that are not its own. What is hidden there stays hidden.

@@ -212,6 +212,11 @@ func machineDevices(target string) error {
 		switch {
 		case errors.Is(err, unix.EEXIST): // a container of any kind has it
 			return nil
+		case errors.Is(err, unix.EPERM): // root of a container or of a user namespace
+			if touch(to) == nil && bind(path, to, false) != nil {
+				_ = os.Remove(to) // it has to do without
+			}
+			return nil
 		case err != nil:
 			return fmt.Errorf("make %s: %w", path, err)
 		}

@@ -87,20 +87,11 @@ func (r *rootfs) volumes() error {
 		return strings.Compare(filepath.Clean(a.ContainerPath), filepath.Clean(b.ContainerPath))
 	})
 	for _, m := range ms {
-		if err := r.volume(m); err != nil && (!m.Optional || !isMissing(err)) {
+		if err := r.volume(m); err != nil && !m.Optional {
 			return fmt.Errorf("mount %q at %q: %w", filepath.Join(m.HostPath, m.SubPath), m.ContainerPath, err)
 		}
 	}
 	return nil
-}
-
-// errNoPlace means that a mount point is missing and that the root file system cannot get it.
-var errNoPlace = errors.New("there is nothing to mount on, and without an overlay file system it cannot be made")
-
-// isMissing reports whether a mount failed because its source is missing, or because this machine or
-// user cannot make its mount point.
-func isMissing(err error) bool {
-	return errors.Is(err, errNoPlace) || errors.Is(err, fs.ErrPermission) || errors.Is(err, fs.ErrNotExist)
 }
 
 // volume mounts a file or directory of the machine. Source and target are held open
@@ -314,7 +305,7 @@ func (r *rootfs) makePlace(path string, dir bool) error {
 	}
 	own := under(full, filepath.Join(r.path, "tmp")) || under(full, filepath.Join(r.path, "dev"))
 	if !r.overlay && !own {
-		return errNoPlace
+		return errors.New("there is nothing to mount on, and without an overlay file system it cannot be made")
 	}
 	root, err := os.OpenFile(r.path, unix.O_PATH|unix.O_DIRECTORY, 0)
 	if err != nil {
