@@ -154,7 +154,7 @@ func (s *shim) attach(c *conn, req *request) error {
 		case err = <-a.failed:
 		}
 	}
-	if inputEnded {
+	if inputEnded && (a.out != nil || a.err != nil) {
 		s.quiet(a)
 	}
 	patience := time.Duration(0)
@@ -181,7 +181,7 @@ func (s *shim) attach(c *conn, req *request) error {
 
 // quietFor is how long a command says nothing before a client whose input has ended has had its
 // answer to that.
-const quietFor = 2 * time.Second
+const quietFor = time.Second
 
 // quiet waits until the command has ended or says nothing, for attachLinger at most.
 func (s *shim) quiet(a *attachment) {
