@@ -155,7 +155,7 @@ func (s *shim) attach(c *conn, req *request) error {
 		}
 	}
 	if inputEnded && (a.out != nil || a.err != nil) {
-		s.quiet(a)
+		err = s.quiet(a)
 	}
 	patience := time.Duration(0)
 	if inputEnded || s.isOver() {
@@ -183,16 +183,17 @@ func (s *shim) attach(c *conn, req *request) error {
 // answer to that.
 const quietFor = time.Second
 
-// quiet waits until the command has ended or says nothing, for attachLinger at most.
-func (s *shim) quiet(a *attachment) {
+// quiet waits until the command has ended or says nothing, for attachLinger at most. It returns why
+// the attachment has failed.
+func (s *shim) quiet(a *attachment) error {
 	tick := time.NewTicker(quietFor)
 	defer tick.Stop()
 	for range attachLinger / quietFor {
 		select {
 		case <-s.ended:
-			return
-		case <-a.failed:
-			return
+			return nil
+		case err := <-a.failed:
+			return err
 		case <-tick.C:
 		}
 		s.mu.Lock()
@@ -200,9 +201,10 @@ func (s *shim) quiet(a *attachment) {
 		a.wrote = false
 		s.mu.Unlock()
 		if !wrote {
-			return
+			return nil
 		}
 	}
+	return nil
 }
 
 // join adds a to the attachments. If stdin is true and the command has an input, it

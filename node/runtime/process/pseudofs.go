@@ -205,7 +205,7 @@ func machineDevices(target string) error {
 			return nil // it is gone
 		}
 		to := filepath.Join(target, strings.TrimPrefix(path, "/dev"))
-		if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
+		if err = os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
 			return err
 		}
 		err = unix.Mknod(to, st.Mode, int(st.Rdev)) //nolint:gosec // the kernel's device numbers have 32 bits
