@@ -125,7 +125,7 @@ type Group struct {
 
 	mu        sync.Mutex // guards the following
 	preferred *Agent     // which DialContext uses while it is connected
-	fenced    []bool     // by agent
+	fenced    bool       // as Config.Fenced was told last
 	// suspects has, by server, until when dials avoid it. suspected is when the latest was
 	// added.
 	suspects  map[string]time.Time
@@ -142,14 +142,14 @@ func NewGroup(c Config, n int) (*Group, error) {
 		return nil, fmt.Errorf("agent: %w", err)
 	}
 	n = max(1, min(n, len(servers)))
-	g := &Group{shared: newShared(), moved: c.Moved, fenced: make([]bool, n), suspects: make(map[string]time.Time)}
+	g := &Group{shared: newShared(), moved: c.Moved, suspects: make(map[string]time.Time)}
 	fenced, registerer := c.Fenced, c.Metrics
 	if g.moved == nil {
 		g.moved = func(bool) {}
 	}
 	c.Metrics, c.Servers = nil, servers
 	for i, first := range rand.Perm(n) {
-		c.Fenced = func(up bool) { g.fence(i, up, fenced) }
+		c.Fenced = func(bool) { g.fence(fenced) }
 		c.Moved = func(stuck bool) {
 			if g.use(nil) == g.agents[i] {
 				g.moved(stuck)
@@ -171,14 +171,14 @@ func NewGroup(c Config, n int) (*Group, error) {
 	return g, nil
 }
 
-// fence calls Config.Fenced if agent i changes whether the node is fenced.
-func (g *Group) fence(i int, up bool, notify func(bool)) {
+// fence calls Config.Fenced, which is notify, if an agent has changed whether the node is fenced.
+func (g *Group) fence(notify func(bool)) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	before := slices.Contains(g.fenced, true)
-	g.fenced[i] = up
-	if now := slices.Contains(g.fenced, true); now != before && notify != nil {
-		notify(now)
+	if now := g.shared.isFenced(); now != g.fenced {
+		if g.fenced = now; notify != nil {
+			notify(now)
+		}
 	}
 }
 
@@ -270,10 +270,10 @@ func (g *Group) useLocked(tried map[*Agent]bool) *Agent {
 // State is that of the agent that DialContext uses; Fenced is the node's.
 func (g *Group) State() State {
 	g.mu.Lock()
-	a, fenced := g.useLocked(nil), slices.Contains(g.fenced, true)
+	a := g.useLocked(nil)
 	g.mu.Unlock()
 	s := a.State()
-	s.Fenced = fenced
+	s.Fenced = g.shared.isFenced()
 	return s
 }
 

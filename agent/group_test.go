@@ -189,14 +189,12 @@ func TestGroupUntrusted(t *testing.T) {
 
 // TestGroupFenced: the node is fenced while one of its agents is.
 func TestGroupFenced(t *testing.T) {
-	g := &Group{fenced: make([]bool, 2)}
+	g := &Group{shared: newShared()}
 	var told []string
 	tell := func(up bool) { told = append(told, fmt.Sprint(up)) }
-	for _, turn := range []struct {
-		agent int
-		up    bool
-	}{{0, true}, {1, true}, {0, false}, {1, false}} {
-		g.fence(turn.agent, turn.up, tell)
+	for _, up := range []bool{true, true, false, false} {
+		g.shared.fence(up)
+		g.fence(tell)
 	}
 	if got := fmt.Sprint(told); got != "[true false]" {
 		t.Errorf("told %s", got)

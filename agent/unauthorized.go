@@ -11,10 +11,9 @@ import (
 )
 
 const (
-	// refusedFor is how long the node's certificate is refused before that counts: by all servers
-	// that have answered, while a session with another one may take as long to begin, or by the
-	// API, after which a server is asked. Heartbeats, which are sent every ten seconds, are tried
-	// again at once.
+	// refusedFor is how long the node's certificate is refused before that counts: by all servers,
+	// or by the API, after which a server is asked. Heartbeats, which are sent every ten seconds,
+	// are tried again at once.
 	refusedFor = 5 * time.Second
 	// askAgain is the time between two such questions: each begins another session, or fails. There
 	// are maxLeaving of them until the API accepts the certificate again: a further session would

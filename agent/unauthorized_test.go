@@ -59,6 +59,20 @@ func (g *gate) config(h *servers, names ...string) Config {
 	return Config{Servers: names, Transport: inner, Rejected: g.rejected}
 }
 
+// stream starts agents with one server, and a stream through them.
+func (g *gate) stream(t *testing.T, h *servers) (*startedGroup, net.Conn) {
+	h.identity = func(name string) string { return name }
+	h.open("a:1")
+	h.echo("apiserver:443")
+	a := h.startGroup(g.config(h, "a:1"), 1)
+	pass(time.Second)
+	stream, err := a.DialContext(t.Context(), "tcp", "apiserver:443")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a, stream
+}
+
 // TestCertificateIsRefused: the node is told to get another certificate once each of its servers
 // has refused the present one, and not while it has a session, nor if it has expired.
 func TestCertificateIsRefused(t *testing.T) {
@@ -122,16 +136,8 @@ func TestAPIRefusesCertificate(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, h *servers) {
-				h.identity = func(name string) string { return name }
-				h.open("a:1")
-				h.echo("apiserver:443")
 				var gate gate
-				g := h.startGroup(gate.config(h, "a:1"), 1)
-				pass(time.Second)
-				stream, err := g.DialContext(t.Context(), "tcp", "apiserver:443")
-				if err != nil {
-					t.Fatal(err)
-				}
+				g, stream := gate.stream(t, h)
 				if tc.refuses {
 					gate.refuse(42, "a:1")
 				}
@@ -155,16 +161,7 @@ func TestAPIRefusesCertificate(t *testing.T) {
 // streams go on, however long that is.
 func TestLongRefusalEndsNoStream(t *testing.T) {
 	bubble(t, func(t *testing.T, h *servers) {
-		h.identity = func(name string) string { return name }
-		h.open("a:1")
-		h.echo("apiserver:443")
-		var g gate
-		a := h.startGroup(g.config(h, "a:1"), 1)
-		pass(time.Second)
-		stream, err := a.DialContext(t.Context(), "tcp", "apiserver:443")
-		if err != nil {
-			t.Fatal(err)
-		}
+		a, stream := new(gate).stream(t, h)
 		for range 30 * 60 {
 			a.Answered(http.StatusUnauthorized)
 			pass(time.Second)
