@@ -203,7 +203,8 @@ var ErrSuperseded = errors.New("the authority that signed this certificate had b
 
 // Check returns an error for a verified certificate if none of its chains ends at the
 // authority that signs now, or at one that is to replace it, and its validity starts after the
-// former was made. Without chains there is no certificate to check. Authorities of Files.Bundle accept all chains.
+// former was made. Without chains there is no certificate to check. Authorities of Files.Bundle
+// accept all chains.
 func (a *Authorities) Check(chains [][]*x509.Certificate) error {
 	if a.bundle {
 		return nil

@@ -13,8 +13,8 @@
 // admits it, and the Rotation tries to replace it: it joins again if it has a token, with
 // the key that it has, because that key holds the node's name. Without a token it logs what
 // an administrator can do. The same holds for a certificate that is refused for another reason
-// (Rotation.Refused): its authority was replaced. It holds, with another key, for a node that is not admitted
-// any more with a valid certificate (Rotation.Reject): its Node was deleted, it was
+// (Rotation.Refused): its authority was replaced. It holds, with another key, for a node that is
+// not admitted any more with a valid certificate (Rotation.Reject): its Node was deleted, it was
 // revoked, or another machine has taken its name.
 //
 // This is the TLS bootstrapping of Kubernetes, with the same signers, subjects and

@@ -26,7 +26,7 @@ func (r restorable) Watch(ctx context.Context, key string, opts storage.ListOpti
 	if from, err := r.Versioner().ParseResourceVersion(opts.ResourceVersion); err == nil && from > 0 && !r.reached(from) {
 		now, err := r.GetCurrentResourceVersion(ctx)
 		if err == nil && from > now {
-			return nil, apierrors.NewResourceExpired(fmt.Sprintf("resource version %d is not written yet, the latest is %d: the store was restored; list again", from, now))
+			return nil, apierrors.NewResourceExpired(fmt.Sprintf("resource version %d is not written yet, the latest is %d, perhaps of a store that was restored: list again", from, now))
 		}
 	}
 	return r.Interface.Watch(ctx, key, opts)

@@ -271,8 +271,9 @@ type Runtime interface {
 	// comes first.
 	Exec(ctx context.Context, id string, argv []string, s Stdio) (exit int, err error)
 	// Attach connects to the streams of the running container until it ends or ctx is
-	// done. The end of s.In ends the attachment, too; if the container has StdinOnce and no
-	// terminal it closes the container's input instead.
+	// done. The end of s.In ends the attachment, too: once the container has written nothing for
+	// a second, after 30 seconds at most. If the container has StdinOnce and no terminal it closes
+	// the container's input instead.
 	Attach(ctx context.Context, id string, s Stdio) error
 	// Resize sets the size of the container's terminal.
 	Resize(ctx context.Context, id string, size Size) error

@@ -102,7 +102,7 @@ func (s *Session) tick() {
 		return
 	}
 	if s.paths.rejoin.shortLived > 1 {
-		s.addConnsLocked()
+		s.addConnsLocked() // it has waited for the first connection to live for a while
 	}
 	for _, c := range slices.Clone(s.conns) {
 		if late && !c.owedSince.IsZero() && !c.owedReset {

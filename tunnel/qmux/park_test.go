@@ -174,6 +174,16 @@ func TestUselessConnections(t *testing.T) {
 	})
 }
 
+// loggedTwice fails unless the log says twice that a session was parked and resumed.
+func loggedTwice(t *testing.T, log *tunneltest.Log) {
+	t.Helper()
+	for _, line := range []string{`msg="session parked"`, `msg="session resumed"`} {
+		if got := strings.Count(log.String(), line); got != 2 {
+			t.Errorf("%s %d times, want 2:\n%s", line, got, log.String())
+		}
+	}
+}
+
 // A session that is parked and resumed many times within a second is logged once.
 func TestParksAreLoggedOnceASecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -190,11 +200,7 @@ func TestParksAreLoggedOnceASecond(t *testing.T) {
 		n.cut()
 		says(t, near, "on")
 		hears(t, far, "on")
-		for _, line := range []string{`msg="session parked"`, `msg="session resumed"`} {
-			if got := strings.Count(log.String(), line); got != 2 {
-				t.Errorf("%s %d times, want 2:\n%s", line, got, log.String())
-			}
-		}
+		loggedTwice(t, &log)
 		n.close(t, d, a)
 	})
 }
@@ -216,11 +222,7 @@ func TestLongParkIsLogged(t *testing.T) {
 		n.set(func() { n.down = nil })
 		says(t, near, "on")
 		hears(t, far, "on")
-		for _, line := range []string{`msg="session parked"`, `msg="session resumed"`} {
-			if got := strings.Count(log.String(), line); got != 2 {
-				t.Errorf("%s %d times, want 2:\n%s", line, got, log.String())
-			}
-		}
+		loggedTwice(t, &log)
 		n.close(t, d, a)
 	})
 }

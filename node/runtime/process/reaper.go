@@ -35,7 +35,7 @@ type reaper struct {
 
 	// Owned by run.
 	waiting map[int]chan<- syscall.WaitStatus
-	doomed  map[int]bool // the process groups of these are killed when they end
+	groups  map[int]bool // the process groups of these are killed when they end
 	over    bool         // all have been killed; no more are started
 }
 
@@ -63,7 +63,7 @@ func newReaper(cg cgroupDirs) *reaper {
 		quit:    make(chan struct{}),
 		done:    make(chan struct{}),
 		waiting: make(map[int]chan<- syscall.WaitStatus),
-		doomed:  make(map[int]bool),
+		groups:  make(map[int]bool),
 	}
 }
 
@@ -112,7 +112,7 @@ func (r *reaper) signal(pid int, sig syscall.Signal, group bool) {
 func (r *reaper) killGroupAfter(pid int) {
 	r.call(func() {
 		if _, ok := r.waiting[pid]; ok {
-			r.doomed[pid] = true
+			r.groups[pid] = true
 		}
 	})
 }
@@ -240,11 +240,11 @@ func (r *reaper) reap() (left bool) {
 		case pid == 0:
 			return true
 		}
-		if r.doomed[pid] {
+		if r.groups[pid] {
 			// The kernel gives this number to no other process while one of the group is left.
 			// After that it first gives away all other numbers.
 			_ = syscall.Kill(-pid, syscall.SIGKILL)
-			delete(r.doomed, pid)
+			delete(r.groups, pid)
 		}
 		if ch, ok := r.waiting[pid]; ok {
 			ch <- ws
