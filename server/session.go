@@ -81,13 +81,13 @@ func (h *Hub) finish(m *member, err error) {
 	if m.waits {
 		said = "session ended before its agent answered"
 	}
-	m.logTo(h).Info(said, "after", time.Since(m.since).Round(time.Millisecond), "reason", err)
+	h.tell(m.logTo(h), slog.LevelInfo, m.node, said, "after", time.Since(m.since).Round(time.Millisecond), "reason", loggable(err))
 }
 
 // connected is called when m is registered.
 func (h *Hub) connected(m *member) {
 	m.settled()
-	m.logTo(h).Info("node connected", "version", m.hello.Meta["version"], "transport", m.transport)
+	h.tell(m.logTo(h), slog.LevelInfo, m.node, "node connected", "version", truncated(m.hello.Meta["version"], maxVersion), "transport", m.transport)
 }
 
 func (m *member) logTo(h *Hub) *slog.Logger {
@@ -117,7 +117,7 @@ func (h *Hub) detach(m *member) {
 	if older == nil {
 		return
 	}
-	h.log.Info("an older session of the node serves it again", "node", m.node, "from", m.id, "to", older.id)
+	h.tell(h.log, slog.LevelInfo, m.node, "an older session of the node serves it again", "node", m.node, "from", m.id, "to", older.id)
 	h.history.attach(older, time.Now(), h.registry.holder)
 }
 
@@ -183,7 +183,7 @@ func (h *Hub) welcome(ctx context.Context, s tunnel.Session, greeting *tunnel.Gr
 	wctx, cancel := context.WithTimeout(ctx, helloTimeout)
 	defer cancel()
 	if err := m.control.Welcome(wctx); err != nil {
-		h.log.Info("agent left before it was welcome", "node", node, "addr", m.addr.String(), "err", err)
+		h.tell(h.log, slog.LevelInfo, node, "agent left before it was welcome", "node", node, "addr", m.addr.String(), "err", err)
 		h.detach(m)
 		h.history.end(m, err)
 		h.ledger.close(m)
@@ -235,13 +235,13 @@ func (h *Hub) applyVerdict(m *member, s seat) error {
 		reason := "reconnect"
 		if s.demoted != nil {
 			reason = "moved"
-			h.log.Info("the node moves to another session", "node", m.node, "from", s.demoted.id, "to", m.id)
+			h.tell(h.log, slog.LevelInfo, m.node, "the node moves to another session", "node", m.node, "from", s.demoted.id, "to", m.id)
 		}
 		h.metrics.replaced.WithLabelValues(reason).Inc()
 		dismiss(s.dismissed, fmt.Errorf("%w: the agent reconnected from %s", tunnel.Replaced, m.addr))
 	case takeover:
 		h.metrics.replaced.WithLabelValues("takeover").Inc()
-		h.log.Info("another instance of the node takes over", "node", m.node, "new", m.addr.String(), "old", s.there.where())
+		h.tell(h.log, slog.LevelInfo, m.node, "another instance of the node takes over", "node", m.node, "new", m.addr.String(), "old", s.there.where())
 		dismiss(s.dismissed, takenOver(fmt.Sprint("from ", m.addr), s.there))
 	case stale:
 		// It is no other agent, and not to think that another one is the node.
