@@ -199,7 +199,7 @@ func (h *Hub) End(node string, stale func(tunnel.Peer) bool, why error) int {
 	n := 0
 	for _, m := range h.registry.membersOf(node) {
 		if stale(m.session.Peer()) {
-			m.dismiss(why)
+			m.expel(why)
 			n++
 		}
 	}
