@@ -129,6 +129,7 @@ type Hub struct {
 	silent    strangers.LogLimiter    // log lines about agents that sent no hello
 	turned    strangers.LogLimiter    // log lines about refused agents
 	lines     strangers.RepeatLimiter // other log lines about nodes
+	toAPI     apiStreams
 }
 
 // New checks c and makes a Hub. It starts nothing.

@@ -34,8 +34,9 @@ type member struct {
 	hello     tunnel.Hello
 	session   tunnel.Session
 	transport string
-	waits     bool   // for its agent's answer; owned by the goroutine that serves it
-	settled   func() // ends the handshake for admission; may be called again
+	waits     bool          // for its agent's answer; owned by the goroutine that serves it
+	seated    chan struct{} // of one that waits: closed once it does no more and is registered
+	settled   func()        // ends the handshake for admission; may be called again
 	control   *tunnel.Control
 	addr      net.Addr
 	since     time.Time

@@ -107,6 +107,7 @@ func (h *Hub) settle(ctx context.Context, m *member) error {
 		return err
 	}
 	m.waits = false
+	close(m.seated)
 	h.connected(m)
 	return nil
 }
@@ -164,7 +165,9 @@ func (h *Hub) welcome(ctx context.Context, s tunnel.Session, greeting *tunnel.Gr
 	// as long as the ledger has one of its sessions.
 	h.ledger.open(m)
 	place := h.registry.attach(m)
-	m.waits = place.waits
+	if m.waits = place.waits; m.waits {
+		m.seated = make(chan struct{})
+	}
 	h.history.attach(m, m.since, h.registry.holder)
 	if err := h.applyVerdict(m, place); err != nil {
 		h.refuse(greeting, err)
@@ -265,36 +268,5 @@ func (h *Hub) refuse(g *tunnel.Greeting, err error) {
 	h.metrics.refused.WithLabelValues(tunnel.CodeOf(err).Name()).Inc()
 	if rerr := g.Refuse(tunnel.GoodbyeOf(err)); rerr != nil {
 		h.log.Debug("refused session did not close cleanly", "err", rerr)
-	}
-}
-
-// request serves a stream that the agent opened.
-func (h *Hub) request(ctx context.Context, m *member, r *tunnel.Request) {
-	code, text := tunnel.Denied, "agents may only dial "+APIServer
-	if r.Addr == APIServer && r.Network == "tcp" {
-		if h.config.API != nil {
-			h.handOver(ctx, m, r)
-			return
-		}
-		code, text = tunnel.Refused, "this server has no API server"
-	}
-	h.log.Debug("agent's dial denied", "node", m.node, "target", r.Addr)
-	if err := r.Reject(code, text); err != nil {
-		h.log.Debug("agent's dial could not be answered", "node", m.node, "err", err)
-	}
-}
-
-// handOver gives the stream to the API server.
-func (h *Hub) handOver(ctx context.Context, m *member, r *tunnel.Request) {
-	ctx, cancel := r.Context(ctx)
-	defer cancel()
-	s, err := r.Accept()
-	if err != nil {
-		return // the opener has ended it
-	}
-	c := m.track(openerAgent, s, m.addr)
-	if err := h.config.API(ctx, c); err != nil {
-		h.log.Debug("API server did not take the agent's connection", "node", m.node, "err", err)
-		_ = c.Abort() // nothing uses it any more
 	}
 }
