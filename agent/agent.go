@@ -123,10 +123,10 @@ type Config struct {
 	// block.
 	Revoked func(began time.Time)
 	// Rejected, if not nil, is called when the servers refuse this node's certificate itself:
-	// that was the last answer of each and the node has no session, or it is that of one which was
-	// asked because the API refuses the certificate (Group.Answered). The node then needs another certificate for its key. It is
-	// not called for a certificate that has expired, nor while the node is fenced. began is as with
-	// Revoked. It must not block.
+	// those that answer do and the node has no session, or one does that was asked because the API
+	// refuses the certificate (Group.Answered). The node then needs another certificate for its key.
+	// It is not called for a certificate that has expired, nor while the node is fenced. began is as
+	// with Revoked. It must not block.
 	Rejected func(began time.Time)
 	// MaxStreams bounds how many streams each end of a session may have open;
 	// zero means tunnel.DefaultMaxStreams.

@@ -8,13 +8,21 @@ import (
 	"net/http"
 	"sync"
 	"time"
+
+	"github.com/hawser-project/hawser/tunnel"
 )
 
 const (
-	// refusedFor is how long the node's certificate is refused before that counts: by all servers,
-	// or by the API, after which a server is asked. Heartbeats, which are sent every ten seconds,
-	// are tried again at once.
+	// refusedFor is how long the node's certificate is refused before that counts: by all servers, or
+	// by the API, after which a server is asked. Heartbeats, which are sent every ten seconds, are
+	// tried again at once.
 	refusedFor = 5 * time.Second
+	// silentFor is how long servers refuse the certificate before that counts while others have not
+	// answered: those may be restarting.
+	silentFor = 30 * time.Second
+	// acceptedFor is how long a server's acceptance without a session counts against the refusals of
+	// others. A server that answers is tried again within that time.
+	acceptedFor = 5 * time.Minute
 	// askAgain is the time between two such questions: each begins another session, or fails. There
 	// are maxLeaving of them until the API accepts the certificate again: a further session would
 	// cut the streams of the first one.
@@ -78,6 +86,57 @@ func (g *Group) Answered(status int) {
 // another one for the same key may mend. The node itself knows when its certificate expires.
 func refusesCertificate(err error) bool {
 	return errors.Is(err, ErrCertificateRejected) && !expired(err)
+}
+
+// acceptsCertificate reports whether a server accepts the node's certificate, although the attempt
+// failed: it has answered the hello, or says that the certificate has expired.
+func acceptsCertificate(err error) bool {
+	return errors.As(err, new(*tunnel.Goodbye)) || expired(err)
+}
+
+// An answer is what a server said of the node's certificate.
+type answer struct {
+	refused bool
+	session *link // which it has begun; nil if it has not
+	at      time.Time
+}
+
+// answered records a server's answer.
+func (s *shared) answered(server string, said answer) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.answers[server] = said
+	if said.session != nil {
+		s.refused = time.Time{}
+	}
+}
+
+// refuses records that one of several servers refuses the node's certificate. It reports whether that
+// counts: the node has had no session for a while, and no other server has accepted the certificate
+// lately.
+func (s *shared) refuses(server string, now time.Time, servers int) bool {
+	s.answered(server, answer{refused: true, at: now})
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	refusing, accepted := 0, false
+	for _, said := range s.answers {
+		switch {
+		case said.refused:
+			refusing++
+		case said.session == nil:
+			accepted = accepted || now.Sub(said.at) < acceptedFor
+		case said.session.inUse():
+			s.refused, accepted = time.Time{}, true
+		}
+	}
+	if s.refused.IsZero() {
+		s.refused = now
+	}
+	enough := refusedFor
+	if refusing < servers {
+		enough = silentFor
+	}
+	return !accepted && now.Sub(s.refused) >= enough
 }
 
 // rejected calls Config.Rejected for an attempt that began then.

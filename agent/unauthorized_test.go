@@ -112,6 +112,68 @@ func TestCertificateIsRefused(t *testing.T) {
 	}
 }
 
+// TestRefusedWhileOthersAreDown: a server that does not answer does not keep the node from being told
+// that the others refuse its certificate, whatever it said before. A server that answers otherwise does.
+func TestRefusedWhileOthersAreDown(t *testing.T) {
+	const down, busy, joined = "down", "busy", "joined"
+	for name, want := range map[string]bool{down: true, busy: false, joined: true} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, h *servers) {
+				h.identity = func(name string) string { return name }
+				h.open("a:1")
+				if name == busy {
+					h.opinion = func(string) error { return &tunnel.Goodbye{Code: tunnel.Busy, Text: "try later"} }
+				}
+				shut := func() {}
+				if name != down {
+					shut = h.open("b:1")
+				}
+				var g gate
+				a := g.config(h, "a:1", "b:1")
+				g.refuse(42, "a:1")
+				h.startGroup(a, 2)
+				pass(time.Minute)
+				if n := g.calls(); n > 0 && name != down {
+					t.Fatalf("told %d times while one server accepts the certificate", n)
+				}
+				if name == joined {
+					shut()
+					pass(2 * time.Minute)
+				}
+				if got := g.calls() > 0; got != want {
+					t.Errorf("told %d times", g.calls())
+				}
+			})
+		})
+	}
+}
+
+// TestShortLossIsNoRefusal: one server refuses the certificate all the time, which does not count
+// beside a session with another one, nor while that is made again. An older server does not say who
+// it is.
+func TestShortLossIsNoRefusal(t *testing.T) {
+	for name, identity := range map[string]func(string) string{"known": func(name string) string { return name }, "older": nil} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, h *servers) {
+				h.identity = identity
+				h.open("a:1")
+				shut := h.open("b:1")
+				var g gate
+				g.refuse(42, "a:1")
+				a := h.startGroup(g.config(h, "a:1", "b:1"), 2)
+				pass(time.Hour)
+				shut()
+				pass(8 * time.Second)
+				h.open("b:1")
+				pass(time.Hour)
+				if n := g.calls(); n > 0 || !a.State().Connected {
+					t.Errorf("told %d times, %+v", n, a.State())
+				}
+			})
+		})
+	}
+}
+
 // TestAPIRefusesCertificate: when the API refuses a certificate and sessions go on, that is logged
 // once a minute, and a server is asked in another session, which ends no stream.
 func TestAPIRefusesCertificate(t *testing.T) {
