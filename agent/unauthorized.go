@@ -3,8 +3,10 @@
 package agent
 
 import (
+	"context"
 	"errors"
 	"log/slog"
+	"math/rand/v2"
 	"net/http"
 	"sync"
 	"time"
@@ -23,9 +25,10 @@ const (
 	// acceptedFor is how long a server's acceptance without a session counts against the refusals of
 	// others. A server that answers is tried again within that time.
 	acceptedFor = 5 * time.Minute
-	// askAgain is the time between two such questions: each begins another session, or fails. There
-	// are maxLeaving of them until the API accepts the certificate again: a further session would
-	// cut the streams of the first one.
+	// askSpread is within what time after that nodes ask, so that those that are refused together do
+	// not ask together.
+	askSpread = 10 * time.Second
+	// askAgain is the time between two such questions.
 	askAgain = 5 * time.Minute
 )
 
@@ -37,8 +40,7 @@ type unauthorized struct {
 	mu    sync.Mutex // guards the following
 	since time.Time  // zero if it has answered one since
 	told  time.Time
-	asked time.Time
-	asks  int // since then
+	next  time.Time // when to ask a server, if it still refuses them
 }
 
 // note records a status. It returns whether to log, and whether to ask a server.
@@ -47,27 +49,29 @@ func (u *unauthorized) note(status int, now time.Time) (tell, ask bool) {
 	defer u.mu.Unlock()
 	if status != http.StatusUnauthorized {
 		if status < http.StatusInternalServerError {
-			u.since, u.asks = time.Time{}, 0
+			u.since = time.Time{}
 		}
 		return false, false
 	}
 	if u.since.IsZero() {
 		u.since = now
+		if first := now.Add(refusedFor + time.Duration(rand.Float64()*float64(askSpread))); u.next.Before(first) {
+			u.next = first
+		}
 	}
 	if tell = u.told.IsZero() || now.Sub(u.told) >= repeatEvery; tell {
 		u.told = now
 	}
-	if ask = now.Sub(u.since) >= refusedFor && u.asks < maxLeaving && (u.asked.IsZero() || now.Sub(u.asked) >= askAgain); ask {
-		u.asked = now
-		u.asks++
+	if ask = !now.Before(u.next); ask {
+		u.next = now.Add(askAgain)
 	}
 	return tell, ask
 }
 
 // Answered records the HTTP status of the API's answer to a request of the node. While all are
 // 401 (Unauthorized) that is logged. A server does not look at the certificate of a session
-// again, so another session is begun beside the one in use, and Config.Rejected is called if the
-// server refuses the certificate. It does not block.
+// again, so it is asked in a connection beside that, and Config.Rejected is called if the server
+// refuses the certificate. It does not block.
 func (g *Group) Answered(status int) {
 	tell, ask := g.unauthorized.note(status, time.Now())
 	if !tell && !ask {
@@ -80,6 +84,29 @@ func (g *Group) Answered(status int) {
 	if ask {
 		a.ask.Store(true)
 	}
+}
+
+// ask asks l's server about the node's certificate. A server that accepts it refuses the hello, which
+// has the number of the session in use. So no session begins, nor does one lose its dials or its
+// streams.
+func (k *keeper) ask(ctx context.Context, l *link) {
+	k.startSearch(ctx, certificate, l, plan{server: l.server, sequence: l.sequence})
+}
+
+// asked handles the answer.
+func (k *keeper) asked(f found) {
+	if f.link != nil { // of another server at the address
+		f.link.abandon()
+		_ = f.link.session.Close() // it has no user
+		k.agent.shared.exit(f.link)
+	}
+	if refusesCertificate(f.err) && !k.agent.shared.isFenced() {
+		k.agent.log.Error("this server refuses the node's certificate in a new connection", slog.String("server", f.server), slog.Any("err", f.err))
+		k.agent.rejected(f.began)
+		return
+	}
+	k.agent.log.Info("asked this server about the node's certificate", slog.String("server", f.server),
+		slog.Bool("accepted", f.err == nil || acceptsCertificate(f.err)), slog.Any("answer", f.err))
 }
 
 // refusesCertificate reports whether a server refuses the node's certificate for a reason that

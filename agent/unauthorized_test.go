@@ -220,16 +220,63 @@ func TestAPIRefusesCertificate(t *testing.T) {
 }
 
 // TestLongRefusalEndsNoStream: while the API refuses the certificate and the servers accept it, the
-// streams go on, however long that is.
+// streams go on, however long that is, also past MoveTimeout.
 func TestLongRefusalEndsNoStream(t *testing.T) {
+	for name, refused := range map[string]time.Duration{"for a while": 20 * time.Second, "half an hour": 30 * time.Minute, "all the time": 3 * time.Hour} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, h *servers) {
+				a, stream := new(gate).stream(t, h)
+				for end := time.Now().Add(refused); time.Now().Before(end); pass(time.Second) {
+					a.Answered(http.StatusUnauthorized)
+				}
+				pass(2 * DefaultMoveTimeout)
+				if n := h.greetings(); n < 2 {
+					t.Errorf("the server was not asked: %d hellos", n)
+				}
+				exchangeText(t, stream)
+			})
+		})
+	}
+}
+
+// TestAskedUntilAnswered: a server that was busy each time it was asked is asked again.
+func TestAskedUntilAnswered(t *testing.T) {
 	bubble(t, func(t *testing.T, h *servers) {
-		a, stream := new(gate).stream(t, h)
-		for range 30 * 60 {
-			a.Answered(http.StatusUnauthorized)
+		const busy, bad = tls.AlertError(80), tls.AlertError(42)
+		var gate gate
+		g, _ := gate.stream(t, h)
+		gate.refuse(busy, "a:1")
+		for second := range 21 * 60 {
+			if second == 16*60 {
+				gate.refuse(bad, "a:1")
+			}
+			g.Answered(http.StatusUnauthorized)
 			pass(time.Second)
 		}
-		exchangeText(t, stream)
+		if n := gate.calls(); n != 1 {
+			t.Errorf("told %d times in the five minutes after that, want once", n)
+		}
 	})
+}
+
+// TestNodesAskApart: nodes that are refused together do not ask together.
+func TestNodesAskApart(t *testing.T) {
+	began := time.Now()
+	at := map[time.Duration]int{}
+	for range 100 {
+		var u unauthorized
+		for after := time.Duration(0); ; after += time.Second {
+			if _, ask := u.note(http.StatusUnauthorized, began.Add(after)); ask {
+				at[after]++
+				break
+			}
+		}
+	}
+	for after, n := range at {
+		if after < refusedFor || after > refusedFor+askSpread || n > 40 {
+			t.Errorf("%d of 100 nodes ask after %v", n, after)
+		}
+	}
 }
 
 // TestDeletedNodeIsNotRejected: a node that was deleted is not told to get another certificate, though
