@@ -86,6 +86,14 @@ func (g *Group) Answered(status int) {
 	}
 }
 
+// Renewed records that the node has another certificate. If the API refuses that too, a server is
+// asked as soon as about the first one. It does not block.
+func (g *Group) Renewed() {
+	g.unauthorized.mu.Lock()
+	defer g.unauthorized.mu.Unlock()
+	g.unauthorized.since, g.unauthorized.next = time.Time{}, time.Time{}
+}
+
 // ask asks l's server about the node's certificate. A server that accepts it refuses the hello, which
 // has the number of the session in use. So no session begins, nor does one lose its dials or its
 // streams.

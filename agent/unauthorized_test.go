@@ -259,6 +259,25 @@ func TestAskedUntilAnswered(t *testing.T) {
 	})
 }
 
+// TestNextCertificateIsRefused: a certificate that has replaced a refused one is asked about as soon as
+// that was.
+func TestNextCertificateIsRefused(t *testing.T) {
+	bubble(t, func(t *testing.T, h *servers) {
+		var gate gate
+		g, _ := gate.stream(t, h)
+		gate.refuse(42, "a:1")
+		for i := range 3 {
+			for end := time.Now().Add(20 * time.Second); time.Now().Before(end); pass(time.Second) {
+				g.Answered(http.StatusUnauthorized)
+			}
+			if n := gate.calls(); n != i+1 {
+				t.Fatalf("told %d times of %d certificates", n, i+1)
+			}
+			g.Renewed()
+		}
+	})
+}
+
 // TestNodesAskApart: nodes that are refused together do not ask together.
 func TestNodesAskApart(t *testing.T) {
 	began := time.Now()

@@ -183,7 +183,7 @@ func assemble(ctx context.Context, o *options, id *bootstrap.Identity, log *slog
 	}
 	if p.rotation, err = bootstrap.NewRotation(bootstrap.RotationConfig{
 		Identity: id, Requests: p.api.CSRs, NotServing: !o.builtin(), Addresses: addresses, FollowTunnel: p.link != nil,
-		ConfigMaps: p.api.ConfigMaps(metav1.NamespaceSystem), TrustChanged: p.conns.Renew, Renewed: p.conns.Close, Follow: o.trustRefresh, Log: log,
+		ConfigMaps: p.api.ConfigMaps(metav1.NamespaceSystem), TrustChanged: p.conns.Renew, Renewed: p.renewed, Follow: o.trustRefresh, Log: log,
 	}); err != nil {
 		return nil, err
 	}
@@ -407,6 +407,14 @@ func (p *parts) moved(stuck bool) {
 	} else {
 		p.conns.Renew()
 	}
+}
+
+// renewed reacts to another client certificate: later requests are made with it.
+func (p *parts) renewed() {
+	if p.link != nil {
+		p.link.Renewed()
+	}
+	p.conns.Close()
 }
 
 // addresses are the node's own, at which its kubelet API is found as well.
