@@ -60,6 +60,9 @@ type Config struct {
 	Link tunnel.LinkOptions
 	// TLS is called for each session; see auth.ClientTLS. Nil is for in-memory transports only.
 	TLS func(ctx context.Context) (*tls.Config, error)
+	// CertificateFile is what has this node's certificate, if another program renews it: errors
+	// say to replace it there. Empty means that the agent requests it with a join token.
+	CertificateFile string
 	// Roots are the authorities of servers, asked for each connection of a session, so that it
 	// goes on when they are replaced. Nil means those of TLS.
 	Roots func() *x509.CertPool

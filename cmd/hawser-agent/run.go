@@ -322,21 +322,22 @@ func (p *parts) connect(o *options, id *bootstrap.Identity, metrics prometheus.R
 		return d.DialContext, nil
 	}
 	c := agent.Config{
-		Servers:   o.addrs,
-		NodeName:  o.nodeName,
-		Transport: transports()[o.transport],
-		Link:      o.link,
-		TLS:       func(ctx context.Context) (*tls.Config, error) { return p.tunnelTLS(ctx, id, log), nil },
-		Roots:     id.TunnelRoots,
-		Proxy:     proxyFor,
-		Allow:     o.targets,
-		Moved:     p.moved,
-		Fenced:    p.fenced,
-		Revoked:   func(began time.Time) { p.rotation.Reject(began) },
-		Rejected:  func(began time.Time) { p.rotation.Refused(began) },
-		Version:   kubeletVersion,
-		Log:       log,
-		Metrics:   metrics,
+		Servers:         o.addrs,
+		NodeName:        o.nodeName,
+		Transport:       transports()[o.transport],
+		Link:            o.link,
+		TLS:             func(ctx context.Context) (*tls.Config, error) { return p.tunnelTLS(ctx, id, log), nil },
+		Roots:           id.TunnelRoots,
+		CertificateFile: o.certificateFile(),
+		Proxy:           proxyFor,
+		Allow:           o.targets,
+		Moved:           p.moved,
+		Fenced:          p.fenced,
+		Revoked:         func(began time.Time) { p.rotation.Reject(began) },
+		Rejected:        func(began time.Time) { p.rotation.Refused(began) },
+		Version:         kubeletVersion,
+		Log:             log,
+		Metrics:         metrics,
 	}
 	if o.builtin() {
 		streams := memnet.NewHandoff(nodeAddr(o.nodeName), kubeletBacklog)
