@@ -82,9 +82,11 @@ func (c *Controller) claim(ctx context.Context, set *appsv1.StatefulSet, ordinal
 		if apierrors.IsAlreadyExists(err) {
 			continue
 		}
-		if c.tell(set, "Create", err, "Claim %s Pod %s-%d in StatefulSet %s", name, set.Name, ordinal, set.Name); err != nil {
+		if err != nil {
+			c.events.Eventf(set, corev1.EventTypeWarning, "FailedCreate", "Create Claim %s for Pod %s-%d in StatefulSet %s failed error: %v", name, set.Name, ordinal, set.Name, err)
 			return fmt.Errorf("create claim %s: %w", name, err)
 		}
+		c.events.Eventf(set, corev1.EventTypeNormal, "SuccessfulCreate", "Create Claim %s Pod %s-%d in StatefulSet %s success", name, set.Name, ordinal, set.Name)
 	}
 	return nil
 }

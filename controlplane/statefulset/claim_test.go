@@ -3,7 +3,9 @@ package statefulset
 // Tests of the claims that go with ordinals.
 
 import (
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -11,6 +13,8 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/hawser-project/hawser/controlplane/apitest"
 )
@@ -25,6 +29,9 @@ func TestClaims(t *testing.T) {
 		p := w.pods()[1]
 		if v := p.Spec.Volumes; len(v) != 1 || v[0].Name != "data" || v[0].PersistentVolumeClaim.ClaimName != "data-s-1" {
 			t.Errorf("volumes %+v", v)
+		}
+		if e := apitest.Events(w.events); !slices.Contains(e, "Normal SuccessfulCreate Create Claim data-s-1 Pod s-1 in StatefulSet s success") {
+			t.Errorf("events %q", e)
 		}
 		claim, err := w.Client.CoreV1().PersistentVolumeClaims("ns").Get(t.Context(), "data-s-1", metav1.GetOptions{})
 		w.Must(err)
@@ -60,6 +67,28 @@ func TestDeletedClaim(t *testing.T) {
 		w.settle(0)
 		w.claims("2")
 	}, set(claiming(keep, keep)))
+}
+
+// TestRefusedClaim: a claim that the server refuses is told, and so is the pod that misses it.
+func TestRefusedClaim(t *testing.T) {
+	const keep = appsv1.RetainPersistentVolumeClaimRetentionPolicyType
+	run(t, func(w *world) {
+		w.up(1)
+		w.Client.PrependReactor("create", "persistentvolumeclaims", func(clienttesting.Action) (bool, runtime.Object, error) {
+			return true, nil, errors.New("no")
+		})
+		w.edit(replicas(2))
+		w.has("0=one*")
+		e := apitest.Events(w.events)
+		for _, want := range []string{
+			"Warning FailedCreate Create Claim data-s-1 for Pod s-1 in StatefulSet s failed error: no",
+			"Warning FailedCreate Create Pod s-1 in StatefulSet s failed error: create claim data-s-1: no",
+		} {
+			if !slices.Contains(e, want) {
+				t.Errorf("no event %q in %q", want, e)
+			}
+		}
+	}, set(replicas(1), claiming(keep, keep)))
 }
 
 // TestClaimOfPodBefore: an ordinal that is wanted again waits until the claim that goes with

@@ -260,7 +260,7 @@ func TestOrdered(t *testing.T) {
 		}
 		got := apitest.Events(w.events)
 		for _, want := range []string{
-			"Normal SuccessfulCreate create Pod s-0 in StatefulSet s successful", "Normal SuccessfulDelete delete Pod s-2 in StatefulSet s successful",
+			"Normal SuccessfulCreate Create Pod s-0 in StatefulSet s successful", "Normal SuccessfulDelete Delete Pod s-2 in StatefulSet s successful",
 			"Warning RecreatingFailedPod StatefulSet ns/s is recreating failed Pod s-0",
 		} {
 			if !slices.Contains(got, want) {
@@ -377,7 +377,7 @@ func TestParallelBroken(t *testing.T) {
 		apitest.Events(w.events)
 		w.edit(image("two"))
 		w.has("-1=one -2=one* 0=two")
-		deleted := slices.DeleteFunc(apitest.Events(w.events), func(e string) bool { return !strings.HasPrefix(e, "Normal SuccessfulDelete delete") })
+		deleted := slices.DeleteFunc(apitest.Events(w.events), func(e string) bool { return !strings.HasPrefix(e, "Normal SuccessfulDelete Delete") })
 		if len(deleted) != 3 {
 			t.Errorf("deleted are %q", deleted)
 		}
