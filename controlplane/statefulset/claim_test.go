@@ -12,9 +12,13 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/utils/ptr"
 
 	"github.com/hawser-project/hawser/controlplane/apitest"
 )
@@ -113,4 +117,76 @@ func TestClaimOfPodBefore(t *testing.T) {
 			}
 		}
 	}, set(replicas(2), claiming(keep, remove)))
+}
+
+// TestClaimOfOtherController: a claim that another controller has, such as an operator that has
+// restored it, gets no second one. That is told when the pod is made or loses the claim.
+func TestClaimOfOtherController(t *testing.T) {
+	const keep, remove = appsv1.RetainPersistentVolumeClaimRetentionPolicyType, appsv1.DeletePersistentVolumeClaimRetentionPolicyType
+	const conflict = "Warning ConflictingController PersistentVolumeClaim data-s-0 has a conflicting OwnerReference that acts as a manging controller, the retention policy is ignored for this claim"
+	restored := metav1.OwnerReference{APIVersion: "example.com/v1", Kind: "Restore", Name: "r", UID: "r", Controller: ptr.To(true)}
+	other := func() *corev1.PersistentVolumeClaim {
+		return &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: "data-s-0", Namespace: "ns", UID: "c", OwnerReferences: []metav1.OwnerReference{restored}}}
+	}
+	told := func(w *world, step string, want int) {
+		w.Helper()
+		n := 0
+		for _, e := range apitest.Events(w.events) {
+			if e == conflict {
+				n++
+			}
+		}
+		if n != want {
+			w.Errorf("%s: told %d times, want %d", step, n, want)
+		}
+	}
+	run(t, func(w *world) {
+		oneController(w)
+		w.up(1)
+		told(w, "all is kept", 0)
+		w.edit(claiming(remove, keep))
+		w.up(3)
+		w.has("0=one* 1=one* 2=one*")
+		w.claims("0:r 1:s 2:s")
+		told(w, "changed", 0)
+		w.edit(claiming(remove, remove), replicas(0))
+		for range 3 {
+			w.gone()
+		}
+		w.has("")
+		w.claims("0:r 1:s-1 2:s-2")
+		told(w, "made smaller", 0)
+	}, set(claiming(keep, keep)), other())
+	run(t, func(w *world) {
+		oneController(w)
+		w.has("0=one")
+		w.claims("0:r")
+		told(w, "made", 1)
+	}, set(replicas(1), claiming(remove, keep)), other())
+	run(t, func(w *world) {
+		oneController(w)
+		w.claims("0:s")
+		claims := w.Client.CoreV1().PersistentVolumeClaims("ns")
+		claim, err := claims.Get(w.Context(), "data-s-0", metav1.GetOptions{})
+		w.Must(err)
+		claim.OwnerReferences = append(claim.OwnerReferences, restored)
+		claim.OwnerReferences[0].Controller = nil
+		_, err = claims.Update(w.Context(), claim, metav1.UpdateOptions{})
+		w.Must(err)
+		w.settle(0)
+		w.up(1)
+		w.claims("0:r")
+		told(w, "taken over", 1)
+	}, set(replicas(1), claiming(remove, keep)))
+}
+
+// oneController has updates of claims refused that would have two controllers, as the API does.
+func oneController(w *world) {
+	w.Client.PrependReactor("update", "persistentvolumeclaims", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		c := a.(clienttesting.UpdateAction).GetObject().(*corev1.PersistentVolumeClaim) //nolint:forcetypeassert // by what it reacts to
+		if errs := validation.ValidateOwnerReferences(c.OwnerReferences, field.NewPath("metadata", "ownerReferences")); len(errs) > 0 {
+			return true, nil, apierrors.NewInvalid(corev1.SchemeGroupVersion.WithKind("PersistentVolumeClaim").GroupKind(), c.Name, errs)
+		}
+		return false, nil, nil
+	})
 }

@@ -139,7 +139,9 @@ func (c *Controller) create(ctx context.Context, o children.Owner, l *look, ordi
 	if errors.Is(err, errStale) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
 		return loop.Quiet(err)
 	}
-	c.tell(l.set, "Create", p.Name, err)
+	if c.tell(l.set, "Create", p.Name, err); err == nil {
+		c.tellConflicts(l.set, ordinal)
+	}
 	return err
 }
 
