@@ -176,7 +176,7 @@ func (c *Controller) sync(ctx context.Context, key string) (time.Duration, error
 // that time alone will bring.
 func (c *Controller) look(ctx context.Context, key string, o children.Owner, set *appsv1.StatefulSet) (time.Duration, error) {
 	if set.DeletionTimestamp != nil {
-		return 0, nil // its pods go with it, or stay as they are
+		return c.observeDeleted(ctx, o, set)
 	}
 	if set.Spec.UpdateStrategy.Type == appsv1.RecreateStatefulSetStrategyType {
 		c.events.Eventf(set, corev1.EventTypeWarning, "UnknownStrategy", "statefulset %s/%s uses Recreate strategy but feature gate StatefulSetRecreateStrategy is disabled", set.Namespace, set.Name)
@@ -206,4 +206,20 @@ func (c *Controller) look(ctx context.Context, key string, o children.Owner, set
 		return 0, err
 	}
 	return l.again, failed
+}
+
+// observeDeleted writes the status of a set that is being deleted. Its pods go with it, or stay as
+// they are.
+func (c *Controller) observeDeleted(ctx context.Context, o children.Owner, set *appsv1.StatefulSet) (time.Duration, error) {
+	pods, err := c.pods.Of(ctx, o)
+	if err != nil {
+		return 0, err
+	}
+	named := func(name string) *revision.Revision {
+		return &revision.Revision{ObjectMeta: metav1.ObjectMeta{Name: name}} // it may be gone already
+	}
+	l := newLook(set, nil, named(set.Status.UpdateRevision), pods)
+	l.current = named(set.Status.CurrentRevision)
+	status := l.observe(set.Status.CollisionCount)
+	return l.again, c.write(ctx, set, status)
 }
