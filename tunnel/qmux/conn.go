@@ -110,6 +110,7 @@ func (c *conn) abort() {
 func (c *conn) closeWrite() {
 	_ = c.tls.SetDeadline(time.Now().Add(lingerTimeout)) // an error means that the connection is broken already
 	_ = c.tls.CloseWrite()
+	_, _ = c.batch.flush(true) // an error is as good as the end
 }
 
 // peer is what the connection's TLS handshake has proved.

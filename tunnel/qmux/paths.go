@@ -249,7 +249,7 @@ func (s *Session) sweepLocked(now time.Time) {
 // attachLocked adds c to the session, in place of the connections that insteadOf names, and
 // starts its reader.
 func (s *Session) attachLocked(c *conn, insteadOf uint64) {
-	c.s = s
+	c.s, c.batch.joined = s, true
 	s.goroutines.Go(c.read)
 	now := time.Now()
 	c.lastReceived, c.lastOwned, c.lastSent = now, now, now
