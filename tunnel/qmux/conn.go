@@ -254,7 +254,19 @@ func (c *conn) handleRecord(frames []byte, b *block) error {
 		}
 		frames = rest
 	}
+	c.s.sendAllLocked()
 	return nil
+}
+
+// sendAllLocked has the streams send that waited for MAX_DATA, once for all frames of a record.
+func (s *Session) sendAllLocked() {
+	if !s.dataRaised {
+		return
+	}
+	s.dataRaised = false
+	for _, st := range s.streams {
+		s.sendLocked(st)
+	}
 }
 
 // receivedLocked notes that the peer is alive.

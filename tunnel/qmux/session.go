@@ -68,6 +68,7 @@ type Session struct {
 	acceptQueue    []*stream
 	handler        func(tunnel.Stream)
 	dataMax        uint64 // the peer's MAX_DATA
+	dataRaised     bool   // by the record that is handled, and streams may have waited for it
 	dataSent       uint64 // bytes of streams, without retransmissions
 	moved          uint64 // bytes of streams sent and received, with retransmissions
 	besideCounted  int    // connections that conf.beside counts
