@@ -288,6 +288,7 @@ func (s *Session) attachLocked(c *conn, insteadOf uint64) {
 	s.paths.askedFor = min(s.paths.askedFor, len(s.conns)-1)
 	if parked && !s.stats.Parked.IsZero() {
 		s.log.Log(s.alive, s.paths.parkLevel, "session resumed", "session", s.id.String(), "parked", now.Sub(s.stats.Parked), "attempt", c.number)
+		s.parked.Store(nil)
 		s.stats.Parked, s.stats.Cause, s.stats.Elsewhere, s.paths.rejoin.graceUntil = time.Time{}, nil, false, time.Time{}
 		s.onChange(s.linkLocked())
 	}
@@ -459,6 +460,7 @@ func (s *Session) logParkLocked(now time.Time) {
 // parkLocked starts the detach window, and at the dialing end the attempts to resume.
 func (s *Session) parkLocked(c *conn, cause error) {
 	now := time.Now()
+	s.parked.Store(&now)
 	s.stats.Parked, s.stats.Cause = now, cause
 	s.stats.Parks++
 	s.logParkLocked(now)

@@ -38,7 +38,8 @@ type Session struct {
 	extended  bool // both ends have the extension of this package
 	peer      parameters
 	info      tunnel.Peer
-	local     atomic.Pointer[net.Addr] // of the latest connection
+	local     atomic.Pointer[net.Addr]  // of the latest connection
+	parked    atomic.Pointer[time.Time] // stats.Parked, for the registry; nil: it is not parked
 	log       *slog.Logger
 	created   time.Time
 	intake    *tunnel.Intake
