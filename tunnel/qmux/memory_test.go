@@ -335,3 +335,37 @@ func (l *link) answersNobody(ctx context.Context) {
 		})
 	}
 }
+
+// A stream waits once to be acknowledged, also if its data comes on two connections in turn before
+// the acknowledgement leaves: a peer that does not read may put that off.
+func TestAcknowledgementsWaitOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork(tunnel.Options{})
+		x, y := n.hand(t), n.hand(t)
+		id, secret, _ := x.begin(usual)
+		a := <-n.accepted
+		y.greet(&joining{kind: kindJoin, id: id, secret: secret, attempt: 1, insteadOf: insteadOfNone})
+		if f := y.hear(); f.kind != frameSession {
+			t.Fatalf("the answer is %+v", f)
+		}
+		var frames [][]byte
+		for i := range uint64(200) {
+			frames = append(frames, streamFrame(i<<2, 0, "x", false))
+		}
+		for i := range 100 {
+			[]*handmade{x, y}[i%2].say(frames...)
+			synctest.Wait()
+		}
+		a.mu.Lock()
+		waiting := 0
+		for _, c := range a.conns {
+			waiting += len(c.controlStreams)
+		}
+		a.mu.Unlock()
+		if waiting > len(frames) {
+			t.Errorf("%d acknowledgements of %d streams wait", waiting, len(frames))
+		}
+		n.close(t, a)
+		time.Sleep(2 * lingerTimeout) // the bubble's clock
+	})
+}
