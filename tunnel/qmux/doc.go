@@ -39,8 +39,8 @@
 // Bounds. The window of a stream starts at 64 KiB and grows up to 8 MiB while it limits the
 // throughput; what is beyond 64 KiB comes out of 64 MiB a session and of the process's
 // tunnel.Intake. Retained data is limited to 16 MiB a session and 256 MiB a process, plus
-// one small block a stream; the second half of either is for streams whose peers take
-// data. There are limits as well on streams that wait to be accepted, on gaps in a
+// one block of up to 64 KiB a stream; the second half of either is for streams whose peers
+// take data. There are limits as well on streams that wait to be accepted, on gaps in a
 // stream, on answers that wait to be sent, on connections, and on sessions of one identity
 // and of a listener. A listener takes 4,096 connections beside the first ones. One more is
 // refused as Busy: its stream stays where it was, and the dialing end tries again later.
