@@ -369,3 +369,31 @@ func TestAcknowledgementsWaitOnce(t *testing.T) {
 		time.Sleep(2 * lingerTimeout) // the bubble's clock
 	})
 }
+
+// Streams that were busy once and are idle leave the streams of other sessions a window.
+func TestIdleStreamsLeaveWindows(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork(tunnel.Options{Intake: tunnel.NewIntake(64 << 20)})
+		d, a := n.pair(t, tunnel.Options{Intake: tunnel.NewIntake(0)})
+		n.set(func() { n.identity = "system:node:b" })
+		d2, a2 := n.pair(t, tunnel.Options{Intake: tunnel.NewIntake(0)})
+		busy := func(d, a *Session) (window int) {
+			near, far := opened(t, d, a)
+			go func() { _, _ = io.CopyN(near, zeros{}, 64<<20) }() // the reader notices
+			if _, err := io.CopyN(io.Discard, far, 64<<20); err != nil {
+				t.Fatal(err)
+			}
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			return far.(*stream).in.window.size
+		}
+		first := busy(d, a)
+		for range 7 {
+			busy(d, a)
+		}
+		if got := busy(d2, a2); first < fairWindow || got <= initialWindow+extraWindow {
+			t.Errorf("the first stream has a window of %d bytes, one of another session %d", first, got)
+		}
+		n.close(t, d, a, d2, a2)
+	})
+}
