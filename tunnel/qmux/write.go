@@ -320,7 +320,11 @@ func (c *conn) takeSmallLocked(t *turn, st *stream) {
 
 // takeBulkLocked takes as much of a stream as one turn may carry.
 func (c *conn) takeBulkLocked(t *turn, st *stream) {
-	t.st, t.bytes = st, min(st.sendable(), turnSize, c.pace.ahead)
+	most := turnSize
+	if st.out.lost == st.out.base+1 {
+		most = smallWrite // no connection has carried the next record to its end
+	}
+	t.st, t.bytes = st, min(st.sendable(), most, c.pace.ahead)
 	t.pieces = st.piecesLocked(t.pieces, t.bytes)
 	for i := range t.pieces {
 		t.pieces[i].b.refs.Add(1)
