@@ -12,10 +12,12 @@
 //     minute after its last use. While it is made, bulk on the first one is bounded. The
 //     receiver puts data that arrives out of order back in order.
 //   - Resumption. The receiver acknowledges by stream and offset, and the sender retains
-//     data until then. Data in flight on a lost connection is retransmitted on another. A
-//     session is parked while it has no connection, and ends when that has lasted for the
-//     detach window. It ends at once if its server does not have it any more. Another server
-//     behind the same load balancer is known by its name: the dialing end tries again.
+//     data until then. Data in flight on a lost connection is retransmitted on another. What
+//     was in flight on three in a row may be what breaks them: its stream is held for up to
+//     five seconds. A session is parked while it has no connection, and ends when that has
+//     lasted for the detach window. It ends at once if its server does not have it any
+//     more. Another server behind the same load balancer is known by its name: the dialing
+//     end tries again.
 //
 // Package tunnel has the life of a byte, with the files that it passes through.
 //

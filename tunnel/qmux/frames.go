@@ -98,7 +98,6 @@ func (s *Session) streamFrameLocked(c *conn, f frame, b *block) error {
 	}
 	switch f.kind {
 	case frameStream:
-		s.moved += uint64(len(f.data))
 		c.movedLocked()
 		return st.receiveLocked(c, f, b)
 	case frameResetStream:

@@ -71,7 +71,7 @@ type Session struct {
 	dataMax        uint64 // the peer's MAX_DATA
 	dataRaised     bool   // by the record that is handled, and streams may have waited for it
 	dataSent       uint64 // bytes of streams, without retransmissions
-	moved          uint64 // bytes of streams sent and received, with retransmissions
+	moved          uint64 // bytes of streams acknowledged and received, without retransmissions
 	besideCounted  int    // connections that conf.beside counts
 	retained       int    // bytes of blocks retained for retransmission
 	unread         int    // bytes of blocks that hold unread data

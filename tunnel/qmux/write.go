@@ -61,11 +61,11 @@ func (c *conn) yieldLocked() {
 	}
 }
 
-// queueLocked puts the stream into a queue of c, unless it is in one, is being written or
+// queueLocked puts the stream into a queue of c, unless it is in one, is being written, is held or
 // has nothing to send. It returns whether it has.
 func (st *stream) queueLocked(c *conn) bool {
 	o := &st.out
-	if o.queued == c || o.beingWritten {
+	if o.queued == c || o.beingWritten || !o.held.IsZero() {
 		return false
 	}
 	n := st.sendable()
