@@ -285,3 +285,28 @@ func TestJoiningWhereNothingResumes(t *testing.T) {
 		n.close(t)
 	})
 }
+
+// A session that handles a record holds up none that another identity begins, though its own
+// identity has as many as it may and begins one more.
+func TestBusySessionHoldsNobodyUp(t *testing.T) {
+	n := newNetwork(tunnel.Options{})
+	var all []*Session
+	for range maxPerIdentity {
+		d, a := n.pair(t, tunnel.Options{})
+		all = append(all, d, a)
+	}
+	busy := all[1]
+	done := make(chan error, 1)
+	busy.mu.Lock()
+	go func() { done <- n.registry.add(&Session{identity: n.identity}) }()
+	select {
+	case err := <-done:
+		if !errors.Is(err, tunnel.Busy) {
+			t.Errorf("one more: %v", err)
+		}
+	case <-time.After(patience):
+		t.Error("the registry waits for a session")
+	}
+	busy.mu.Unlock()
+	n.close(t, all...)
+}

@@ -231,8 +231,8 @@ func longestParked(sessions []*Session) *Session {
 	var oldest *Session
 	var since time.Time
 	for _, s := range sessions {
-		if parked := s.Link().Parked; !parked.IsZero() && (oldest == nil || parked.Before(since)) {
-			oldest, since = s, parked
+		if parked := s.parked.Load(); parked != nil && (oldest == nil || parked.Before(since)) {
+			oldest, since = s, *parked
 		}
 	}
 	return oldest
