@@ -138,8 +138,9 @@ func (w *worker) mounts(pod *corev1.Pod, c *corev1.Container, env map[string]str
 		if err != nil {
 			return nil, err
 		}
+		real := ""
 		if c.SecurityContext == nil || !isTrue(c.SecurityContext.Privileged) {
-			if err := w.hostPath(pod, m.Name, filepath.Join(host, sub)); err != nil {
+			if real, err = w.hostPath(pod, m.Name, filepath.Join(host, sub)); err != nil {
 				return nil, err
 			}
 		}
@@ -148,20 +149,10 @@ func (w *worker) mounts(pod *corev1.Pod, c *corev1.Container, env map[string]str
 			path = "/" + path
 		}
 		list = append(list, runtime.Mount{
-			HostPath: host, SubPath: sub, ContainerPath: path, ReadOnly: m.ReadOnly || fromAPI(pod, m.Name), Optional: unasked(pod, &m),
+			HostPath: host, SubPath: sub, Resolved: real, ContainerPath: path, ReadOnly: m.ReadOnly || fromAPI(pod, m.Name), Optional: unasked(pod, &m),
 		})
 	}
 	return list, nil
-}
-
-// hostPath refuses a path of a hostPath volume that only the agent may use.
-func (w *worker) hostPath(pod *corev1.Pod, volume, path string) error {
-	for i := range pod.Spec.Volumes {
-		if v := &pod.Spec.Volumes[i]; v.Name == volume && v.HostPath != nil {
-			return w.r.places.hostPathAllowed(path)
-		}
-	}
-	return nil
 }
 
 // fromAPI reports whether a volume has content from the API. Such a volume is read-only

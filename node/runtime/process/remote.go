@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/moby/sys/mountinfo"
+
+	"github.com/hawser-project/hawser/node/runtime"
 )
 
 // answerTime is how long the servers of remote file systems may take before a container starts
@@ -36,7 +38,7 @@ func remote(fsType string) bool {
 // remotePoints lists up to maxMounts mount points of remote file systems, without those in hidden.
 func remotePoints(hidden []string) ([]string, error) {
 	ms, err := mountinfo.GetMounts(func(m *mountinfo.Info) (skip, stop bool) {
-		return !remote(m.FSType) || slices.ContainsFunc(hidden, func(d string) bool { return under(m.Mountpoint, d) }), false
+		return !remote(m.FSType) || slices.ContainsFunc(hidden, func(d string) bool { return runtime.Under(m.Mountpoint, d) }), false
 	})
 	var points []string
 	for _, m := range ms {

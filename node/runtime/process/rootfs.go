@@ -16,6 +16,8 @@ import (
 	securejoin "github.com/cyphar/filepath-securejoin"
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
+
+	"github.com/hawser-project/hawser/node/runtime"
 )
 
 // A rootfs is built once by build and then used as the root of what runs in the
@@ -149,7 +151,7 @@ func (r *rootfs) overlays(layers string) error {
 func (r *rootfs) overlayAll(layers string, points []string) error {
 	made, shown := 0, ""
 	for _, p := range points {
-		if shown != "" && under(p, shown) {
+		if shown != "" && runtime.Under(p, shown) {
 			continue
 		}
 		if err := r.overlayOf(layers, p); err == nil {
@@ -245,7 +247,7 @@ func (r *rootfs) mountPoints() ([]string, error) {
 		if remote(m.FSType) && !slices.Contains(r.spec.Remote, m.Mountpoint) {
 			continue
 		}
-		if slices.ContainsFunc(slices.Concat(r.spec.Hide, notOverlaid), func(d string) bool { return under(m.Mountpoint, d) }) {
+		if slices.ContainsFunc(slices.Concat(r.spec.Hide, notOverlaid), func(d string) bool { return runtime.Under(m.Mountpoint, d) }) {
 			continue
 		}
 		points = append(points, m.Mountpoint)
@@ -411,7 +413,7 @@ func (r *rootfs) ownMounts() ([]string, error) {
 	}
 	var own []string
 	for _, m := range ms {
-		if under(m.Mountpoint, real) && !under(m.Mountpoint, filepath.Join(real, "dev")) && !under(m.Mountpoint, filepath.Join(real, "proc")) {
+		if runtime.Under(m.Mountpoint, real) && !runtime.Under(m.Mountpoint, filepath.Join(real, "dev")) && !runtime.Under(m.Mountpoint, filepath.Join(real, "proc")) {
 			own = append(own, m.Mountpoint)
 		}
 	}

@@ -32,7 +32,7 @@ func (r *rootfs) hide() error {
 		if err != nil {
 			return fmt.Errorf("hide: %w", err)
 		}
-		r.hidden = append(r.hidden, aliases(path, ms)...)
+		r.hidden = append(r.hidden, runtime.Aliases(path, ms)...)
 	}
 	slices.Sort(r.hidden)
 	r.hidden = slices.Compact(r.hidden)
@@ -48,36 +48,6 @@ func (r *rootfs) hide() error {
 		}
 	}
 	return nil
-}
-
-// aliases lists path, which has no symbolic link in it, and all other paths at which
-// the directory, or a part of it, is mounted.
-func aliases(path string, ms []*mountinfo.Info) []string {
-	all := []string{path}
-	var on *mountinfo.Info
-	for _, m := range ms { // a later mount covers an earlier one
-		if under(path, m.Mountpoint) && (on == nil || len(m.Mountpoint) >= len(on.Mountpoint)) {
-			on = m
-		}
-	}
-	if on == nil {
-		return all
-	}
-	inFS := filepath.Join(on.Root, strings.TrimPrefix(path, on.Mountpoint))
-	for _, m := range ms {
-		at := ""
-		switch {
-		case m.Major != on.Major || m.Minor != on.Minor:
-		case under(inFS, m.Root):
-			at = filepath.Join(m.Mountpoint, strings.TrimPrefix(inFS, m.Root))
-		case under(m.Root, inFS):
-			at = m.Mountpoint
-		}
-		if at != "" && !under(at, path) {
-			all = append(all, at)
-		}
-	}
-	return all
 }
 
 // volumes makes the container's mounts, parents first.
@@ -106,6 +76,9 @@ func (r *rootfs) volume(m runtime.Mount) error {
 		return err
 	}
 	defer source.Close()
+	if leads, lerr := os.Readlink(fdPath(source)); m.Resolved != "" && (lerr != nil || leads != m.Resolved) {
+		return fmt.Errorf("it does not lead to %s any more: a symbolic link has replaced a directory of its path", m.Resolved)
+	}
 	info, err := source.Stat()
 	if err != nil {
 		return err
@@ -142,7 +115,7 @@ func (r *rootfs) hideIn(target string, source *os.File) error {
 		return err
 	}
 	for _, path := range r.hidden {
-		if path == shown || !under(path, shown) {
+		if path == shown || !runtime.Under(path, shown) {
 			continue
 		}
 		at, err := securejoin.SecureJoin(target, strings.TrimPrefix(path, shown))
@@ -303,7 +276,7 @@ func (r *rootfs) makePlace(path string, dir bool) error {
 	if err != nil {
 		return err
 	}
-	own := under(full, filepath.Join(r.path, "tmp")) || under(full, filepath.Join(r.path, "dev"))
+	own := runtime.Under(full, filepath.Join(r.path, "tmp")) || runtime.Under(full, filepath.Join(r.path, "dev"))
 	if !r.overlay && !own {
 		return errors.New("there is nothing to mount on, and without an overlay file system it cannot be made")
 	}

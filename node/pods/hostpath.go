@@ -1,0 +1,69 @@
+// This file is about the paths of hostPath volumes that containers may not use.
+
+package pods
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"slices"
+
+	"github.com/moby/sys/mountinfo"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/hawser-project/hawser/node/runtime"
+)
+
+// hostPath returns the path of a mount of a hostPath volume without symbolic links, and refuses
+// one that only the agent may use. For other volumes it returns nothing.
+func (w *worker) hostPath(pod *corev1.Pod, volume, path string) (string, error) {
+	i := slices.IndexFunc(pod.Spec.Volumes, func(v corev1.Volume) bool { return v.Name == volume })
+	if i < 0 || pod.Spec.Volumes[i].HostPath == nil {
+		return "", nil
+	}
+	return w.r.places.hostPathAllowed(path)
+}
+
+// mayMake refuses a path of a hostPath volume that is not made.
+func (p places) mayMake(path string) error {
+	_, err := p.hostPathAllowed(path)
+	return err
+}
+
+// hostPathAllowed refuses a hostPath volume in the agent's own directory, which has the
+// keys of the node and the Secrets of all pods, wherever that is mounted. The logs of
+// containers are allowed, because log collectors read them. It returns the path without
+// symbolic links.
+func (p places) hostPathAllowed(path string) (string, error) {
+	real, err := resolved(path)
+	if err != nil {
+		real = filepath.Clean(path) // making the volume or the mount returns the error
+	}
+	dir, err := filepath.EvalSymlinks(p.dir)
+	if err != nil {
+		return "", fmt.Errorf("check hostPath: %w", err)
+	}
+	mounts, err := mountinfo.GetMounts(nil)
+	if err != nil {
+		return "", fmt.Errorf("check hostPath: %w", err)
+	}
+	in := func(dir string) bool {
+		return slices.ContainsFunc(runtime.Aliases(dir, mounts), func(at string) bool { return runtime.Under(real, at) })
+	}
+	if in(dir) && !in(filepath.Join(dir, filepath.Base(p.logs()))) {
+		return "", fmt.Errorf("hostPath %q is in the agent's own directory %s: only privileged containers may use it", path, p.dir)
+	}
+	return real, nil
+}
+
+// resolved returns path without symbolic links, also if its last parts do not exist.
+func resolved(path string) (string, error) {
+	real, err := filepath.EvalSymlinks(path)
+	if errors.Is(err, fs.ErrNotExist) && path != filepath.Dir(path) {
+		if real, err = resolved(filepath.Dir(path)); err == nil {
+			real = filepath.Join(real, filepath.Base(path))
+		}
+	}
+	return real, err
+}
