@@ -25,12 +25,6 @@ func (w *worker) hostPath(pod *corev1.Pod, volume, path string) (string, error) 
 	return w.r.places.hostPathAllowed(path)
 }
 
-// mayMake refuses a path of a hostPath volume that is not made.
-func (p places) mayMake(path string) error {
-	_, err := p.hostPathAllowed(path)
-	return err
-}
-
 // hostPathAllowed refuses a hostPath volume in the agent's own directory, which has the
 // keys of the node and the Secrets of all pods, wherever that is mounted. The logs of
 // containers are allowed, because log collectors read them. It returns the path without

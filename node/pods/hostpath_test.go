@@ -12,6 +12,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 
 	"github.com/hawser-project/hawser/auth/apiclient/apiclienttest"
+	"github.com/hawser-project/hawser/node/runtime/memory"
 	"github.com/hawser-project/hawser/node/runtime/process"
 )
 
@@ -110,4 +111,25 @@ func TestHostPathMountedElsewhere(t *testing.T) {
 			t.Errorf("%s: %v", path, err)
 		}
 	}
+}
+
+// TestRefusedSubPathIsNotMade: a refused subPath of a hostPath leaves nothing in the agent's directory,
+// where a directory could take the place of another pod's file.
+func TestRefusedSubPathIsNotMade(t *testing.T) {
+	inWorld(t, memory.Options{}, func(w *world) {
+		w.create(newPod("victim", func(p *corev1.Pod) { p.UID = "victim-uid" }))
+		advance(time.Second)
+		w.wantPhase("victim", corev1.PodRunning)
+		w.create(newPod("evil", func(p *corev1.Pod) {
+			p.Spec.Volumes = []corev1.Volume{hostVolume(filepath.Dir(w.cfg.Dir))}
+			p.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{
+				Name: "h", MountPath: "/h", ReadOnly: true, SubPath: filepath.Base(w.cfg.Dir) + "/pods/victim-uid/containers/main/1.termination",
+			}}
+		}))
+		advance(5 * time.Second)
+		w.wantState("evil", "main", "Waiting CreateContainerConfigError")
+		w.rt.Exit("victim", "main", 1)
+		advance(10 * time.Minute)
+		w.wantState("victim", "main", "Running")
+	})
 }

@@ -179,23 +179,30 @@ func (s *Set) makeHostPath(path string, kind corev1.HostPathType) error {
 	if !dir && kind != corev1.HostPathFileOrCreate {
 		return nil
 	}
-	if s.mayMake != nil {
-		if err := s.mayMake(path); err != nil {
-			return fmt.Errorf("it does not exist and is not made: %w", err)
-		}
+	real, err := s.real(path)
+	if err != nil {
+		return fmt.Errorf("it does not exist and is not made: %w", err)
 	}
-	if dir {
-		return os.MkdirAll(path, 0o755)
+	name, missing := "", makeDir
+	if !dir {
+		real, name, missing = filepath.Dir(real), filepath.Base(real), nil
 	}
-	// A symbolic link is not followed: mayMake has not seen where it leads.
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o644) //nolint:gosec // as the pod's spec requires
-	if errors.Is(err, fs.ErrExist) {
-		return nil // hostPath checks what it is
-	}
+	d, err := walk(real, missing)
 	if err != nil {
 		return err
 	}
-	return f.Close()
+	defer d.Close()
+	if dir {
+		return nil
+	}
+	fd, err := unix.Openat(int(d.Fd()), name, unix.O_CREAT|unix.O_EXCL|unix.O_RDWR|unix.O_CLOEXEC, 0o644)
+	if errors.Is(err, unix.EEXIST) {
+		return nil // hostPath checks what it is
+	}
+	if err != nil {
+		return &os.PathError{Op: "make", Path: path, Err: err}
+	}
+	return unix.Close(fd)
 }
 
 type hostPathType struct {

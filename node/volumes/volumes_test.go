@@ -46,11 +46,11 @@ func (f *fakeObjects) Token(_ context.Context, pod *corev1.Pod, p *corev1.Servic
 
 func setup(t *testing.T, o Objects, src corev1.VolumeSource) (*Set, *corev1.Pod, error) {
 	t.Helper()
-	s := New(t.TempDir(), o, func(path string) error {
+	s := New(t.TempDir(), o, func(path string) (string, error) {
 		if strings.Contains(path, "/kept/") {
-			return errors.New("kept")
+			return "", errors.New("kept")
 		}
-		return nil
+		return path, nil
 	})
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "ns", UID: "uid-1", Labels: map[string]string{"app": "x"}},
