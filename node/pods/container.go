@@ -22,7 +22,10 @@ import (
 )
 
 // places are the directories of the pods on a node.
-type places struct{ dir string }
+type places struct {
+	dir  string
+	hide []string // Config.Hide
+}
 
 // pods has one directory for each pod, with all of its files but the logs.
 func (p places) pods() string { return filepath.Join(p.dir, "pods") }

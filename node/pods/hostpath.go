@@ -26,38 +26,38 @@ func (w *worker) hostPath(pod *corev1.Pod, volume, path string) (string, error) 
 }
 
 // hostPathAllowed refuses a hostPath volume in the agent's own directory, which has the
-// keys of the node and the Secrets of all pods, wherever that is mounted. The logs of
-// containers are allowed, because log collectors read them. It returns the path without
-// symbolic links.
+// keys of the node and the Secrets of all pods, or in another one that containers do not see,
+// wherever that is mounted. The logs of containers are allowed, because log collectors read
+// them. It returns the path without symbolic links.
 func (p places) hostPathAllowed(path string) (string, error) {
-	real, err := resolved(path)
-	if err != nil {
-		real = filepath.Clean(path) // making the volume or the mount returns the error
-	}
-	dir, err := filepath.EvalSymlinks(p.dir)
-	if err != nil {
-		return "", fmt.Errorf("check hostPath: %w", err)
-	}
+	real := resolved(path)
 	mounts, err := mountinfo.GetMounts(nil)
 	if err != nil {
 		return "", fmt.Errorf("check hostPath: %w", err)
 	}
 	in := func(dir string) bool {
-		return slices.ContainsFunc(runtime.Aliases(dir, mounts), func(at string) bool { return runtime.Under(real, at) })
+		return slices.ContainsFunc(runtime.Aliases(resolved(dir), mounts), func(at string) bool { return runtime.Under(real, at) })
 	}
-	if in(dir) && !in(filepath.Join(dir, filepath.Base(p.logs()))) {
+	switch hidden := slices.IndexFunc(p.hide, in); {
+	case in(p.logs()):
+	case in(p.dir):
 		return "", fmt.Errorf("hostPath %q is in the agent's own directory %s: only privileged containers may use it", path, p.dir)
+	case hidden >= 0:
+		return "", fmt.Errorf("hostPath %q is in %s, which is hidden from containers: only privileged ones may use it", path, p.hide[hidden])
 	}
 	return real, nil
 }
 
-// resolved returns path without symbolic links, also if its last parts do not exist.
-func resolved(path string) (string, error) {
+// resolved returns path without symbolic links, also if its last parts do not exist. If they
+// cannot be told, they stay: making the volume or the mount returns the error.
+func resolved(path string) string {
+	path = filepath.Clean(path)
 	real, err := filepath.EvalSymlinks(path)
-	if errors.Is(err, fs.ErrNotExist) && path != filepath.Dir(path) {
-		if real, err = resolved(filepath.Dir(path)); err == nil {
-			real = filepath.Join(real, filepath.Base(path))
-		}
+	switch {
+	case err == nil:
+		return real
+	case errors.Is(err, fs.ErrNotExist) && path != filepath.Dir(path):
+		return filepath.Join(resolved(filepath.Dir(path)), filepath.Base(path))
 	}
-	return real, err
+	return path
 }

@@ -133,3 +133,28 @@ func TestRefusedSubPathIsNotMade(t *testing.T) {
 		w.wantState("victim", "main", "Running")
 	})
 }
+
+// TestHostPathInHiddenDirectory: what containers do not see is no hostPath, by whatever name.
+func TestHostPathInHiddenDirectory(t *testing.T) {
+	dir := t.TempDir()
+	for _, d := range []string{"data/pki", "data/pods/uid", "data/logs/x", "data-too", "etc/own"} {
+		if err := os.MkdirAll(filepath.Join(dir, d), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink("data/pki", filepath.Join(dir, "link")); err != nil {
+		t.Fatal(err)
+	}
+	// The token is not there yet.
+	p := places{dir: filepath.Join(dir, "data"), hide: []string{filepath.Join(dir, "etc/own"), filepath.Join(dir, "token")}}
+	for path, ok := range map[string]bool{
+		"data": false, "data/pki": false, "data/pods/uid": false, "link": false, "data/logs/../pki": false,
+		"data/logs": true, "data/logs/x": true, "data-too": true, ".": true, "missing": true,
+		"data/new/dir": false, "link/new": false, "data/logs/new": true,
+		"etc": true, "etc/own": false, "etc/own/new": false, "token": false, "tokens": true,
+	} {
+		if _, err := p.hostPathAllowed(filepath.Join(dir, path)); (err == nil) != ok || !ok && !strings.Contains(err.Error(), "only privileged") {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+}

@@ -38,6 +38,9 @@ type Config struct {
 	// Dir is the data directory. Pods are kept in DIR/pods/UID, logs in
 	// DIR/logs/NAMESPACE_NAME_UID. Required.
 	Dir string
+	// Hide lists the files and directories, beside Dir, that the runtime hides from containers. A
+	// hostPath in one of them is refused, except for privileged containers.
+	Hide []string
 
 	// Static has the static pods; nil means none. Call Runner.Wake after a change.
 	Static Static
@@ -164,7 +167,7 @@ func New(cfg Config) (*Runner, error) {
 		apiServerVars: known,
 		cfg:           cfg,
 		log:           cfg.Log,
-		places:        places{dir: cfg.Dir},
+		places:        places{dir: cfg.Dir, hide: cfg.Hide},
 		objects:       newObjects(cfg.API, cfg.ObjectTTL),
 		lister:        lister{list: cfg.Runtime.Containers},
 		writes:        make(chan struct{}, maxWrites),
