@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	securejoin "github.com/cyphar/filepath-securejoin"
@@ -88,28 +89,67 @@ func (r *rootfs) volume(m runtime.Mount) error {
 		return err
 	}
 	defer target.Close()
-	if err = bind(fdPath(source), fdPath(target), true); err != nil {
-		return err
-	}
-	// The descriptor is that of the directory below the new mount. Opening its name gives
-	// the mount.
-	at, err := os.Readlink(fdPath(target))
+	at, err := bindOpened(source, target)
 	if err != nil {
 		return err
 	}
+	defer at.Close()
 	attrs := r.noDeviceAttr()
 	if m.ReadOnly {
 		attrs |= unix.MOUNT_ATTR_RDONLY
 	}
-	if err := restrict(at, true, attrs); err != nil || r.spec.Container.Security.Privileged || !info.IsDir() {
+	if err := restrict(fdPath(at), true, attrs); err != nil || r.spec.Container.Security.Privileged || !info.IsDir() {
 		return err
 	}
 	return r.hideIn(at, source)
 }
 
+// bindOpened mounts source at target and opens the mount. The descriptor target is that of what is
+// below the mount, so the mount is opened by its name; who has put something else there
+// meanwhile keeps the container from starting.
+func bindOpened(source, target *os.File) (*os.File, error) {
+	before, err := mountinfo.GetMounts(nil)
+	if err != nil {
+		return nil, err
+	}
+	if err = bind(fdPath(source), fdPath(target), true); err != nil {
+		return nil, err
+	}
+	name, err := os.Readlink(fdPath(target))
+	if err != nil {
+		return nil, err
+	}
+	at, err := os.OpenFile(name, unix.O_PATH|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	id, err := mountID(at)
+	a, aerr := at.Stat()
+	b, berr := source.Stat()
+	if err = errors.Join(err, aerr, berr); err == nil &&
+		(!os.SameFile(a, b) || slices.ContainsFunc(before, func(m *mountinfo.Info) bool { return m.ID == id })) {
+		err = errors.New("the mount point has been replaced meanwhile")
+	}
+	if err != nil {
+		return nil, errors.Join(err, at.Close())
+	}
+	return at, nil
+}
+
+// mountID is the id in mountinfo of the mount that f is in.
+func mountID(f *os.File) (int, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/self/fdinfo/%d", f.Fd()))
+	if err != nil {
+		return 0, err
+	}
+	_, rest, _ := strings.Cut(string(text), "mnt_id:")
+	line, _, _ := strings.Cut(rest, "\n")
+	return strconv.Atoi(strings.TrimSpace(line))
+}
+
 // hideIn covers the hidden directories in a volume of the directory source that is
 // mounted at target.
-func (r *rootfs) hideIn(target string, source *os.File) error {
+func (r *rootfs) hideIn(target, source *os.File) error {
 	shown, err := os.Readlink(fdPath(source))
 	if err != nil {
 		return err
@@ -118,22 +158,27 @@ func (r *rootfs) hideIn(target string, source *os.File) error {
 		if path == shown || !runtime.Under(path, shown) {
 			continue
 		}
-		at, err := securejoin.SecureJoin(target, strings.TrimPrefix(path, shown))
-		if err != nil {
-			return err
-		}
-		info, err := os.Stat(at)
+		at, err := securejoin.OpenatInRoot(target, strings.TrimPrefix(path, shown))
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
 		if err == nil {
-			err = r.nothing(at, info.IsDir())
+			err = r.hideOpened(at)
 		}
 		if err != nil {
 			return fmt.Errorf("hide %s: %w", path, err)
 		}
 	}
 	return nil
+}
+
+func (r *rootfs) hideOpened(at *os.File) error {
+	defer at.Close()
+	info, err := at.Stat()
+	if err != nil {
+		return err
+	}
+	return r.nothing(fdPath(at), info.IsDir())
 }
 
 // fdPath is a path that leads to an open file.
