@@ -105,6 +105,7 @@ type preparation struct {
 	retry
 	done      bool
 	tried     bool
+	ephemeral int // how many ephemeral containers the pod had when volumes were last made
 	ips       []string
 	refreshAt time.Time
 }
