@@ -28,6 +28,7 @@ type rootfs struct {
 	overlay bool   // it is an overlay: writes stay in the container, and mount points can be made
 	owner   [2]int // user and group of the container
 	hidden  []string
+	away    []string // mount points of remote file systems that did not answer
 }
 
 // notOverlaid are top directories that the container gets anew, or not at all.
@@ -104,6 +105,9 @@ func (r *rootfs) files() error {
 	if err := unix.Mount("", r.path, "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("make a root: %w", err)
 	}
+	if err := r.dropAway("/"); err != nil {
+		return fmt.Errorf("make a root: %w", err)
+	}
 	return restrict(r.path, true, r.noDeviceAttr())
 }
 
@@ -135,7 +139,9 @@ func (r *rootfs) overlays(layers string) error {
 			if err := os.MkdirAll(filepath.Join(r.path, path), 0o755); err != nil {
 				return err
 			}
-			points = append(points, path)
+			if !slices.Contains(r.away, path) {
+				points = append(points, path)
+			}
 		}
 	}
 	slices.Sort(points)
@@ -197,10 +203,15 @@ func (r *rootfs) show(layers, path string) error {
 		if err != nil {
 			return err
 		}
-		if !e.IsDir() || r.overlayOf(layers, p) != nil {
-			if err := r.showWhole(p); err != nil {
-				return err
-			}
+		switch below := func(away string) bool { return runtime.Under(away, p) }; {
+		case slices.Contains(r.away, p): // it stays an empty directory
+		case e.IsDir() && slices.ContainsFunc(r.away, below):
+			err = r.show(layers, p)
+		case !e.IsDir() || r.overlayOf(layers, p) != nil:
+			err = r.showWhole(p)
+		}
+		if err != nil {
+			return err
 		}
 	}
 	return nil
@@ -215,7 +226,37 @@ func (r *rootfs) showWhole(path string) error {
 	if err := bind(path, target, true); err != nil {
 		return nil //nolint:nilerr // then it is missing in the container
 	}
+	if err := r.dropAway(path); err != nil {
+		return err
+	}
 	return restrict(target, true, unix.MOUNT_ATTR_RDONLY|r.noDeviceAttr())
+}
+
+// dropAway removes remote file systems that did not answer from what was mounted for path. It asks
+// them nothing. Where a user namespace does not let it unmount, it covers them.
+func (r *rootfs) dropAway(path string) error {
+	dropped := ""
+	for _, p := range r.away {
+		if !runtime.Under(p, path) || p == path || dropped != "" && runtime.Under(p, dropped) {
+			continue
+		}
+		dropped = p
+		above, err := securejoin.SecureJoin(r.path, filepath.Dir(p))
+		if err != nil {
+			return err
+		}
+		target := filepath.Join(above, filepath.Base(p))
+		if unix.Unmount(target, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW) == nil {
+			continue
+		}
+		if err = r.nothing(target, true); errors.Is(err, unix.ENOTDIR) {
+			err = r.nothing(target, false)
+		}
+		if err != nil {
+			return fmt.Errorf("leave out %s: %w", p, err)
+		}
+	}
+	return nil
 }
 
 func touch(path string) error {
@@ -233,18 +274,21 @@ func (r *rootfs) hasRoot() bool {
 }
 
 // mountPoints lists the mount points of file systems with files below /, parents first. It leaves out
-// remote ones that did not answer: one server that is away would keep all containers from starting.
+// remote ones that did not answer, and sets r.away to those: one server that is away would keep all
+// containers from starting.
 func (r *rootfs) mountPoints() ([]string, error) {
 	ms, err := mountinfo.GetMounts(nil)
 	if err != nil {
 		return nil, err
 	}
 	var points []string
+	r.away = nil
 	for _, m := range ms {
 		if m.Mountpoint == "/" || slices.Contains(pseudo, m.FSType) || len(points) == maxMounts {
 			continue
 		}
 		if remote(m.FSType) && !slices.Contains(r.spec.Remote, m.Mountpoint) {
+			r.away = append(r.away, m.Mountpoint)
 			continue
 		}
 		if slices.ContainsFunc(slices.Concat(r.spec.Hide, notOverlaid), func(d string) bool { return runtime.Under(m.Mountpoint, d) }) {
@@ -252,6 +296,7 @@ func (r *rootfs) mountPoints() ([]string, error) {
 		}
 		points = append(points, m.Mountpoint)
 	}
+	slices.Sort(r.away)
 	slices.Sort(points)
 	return slices.Compact(points), nil
 }

@@ -244,7 +244,7 @@ func (r *rootfs) overlayParents(layers string) {
 	parents = append(parents, r.existingParent(r.spec.Container.WorkingDir))
 	slices.Sort(parents)
 	for _, p := range slices.Compact(parents) {
-		if p == "" {
+		if p == "" || slices.ContainsFunc(r.away, func(away string) bool { return runtime.Under(p, away) }) {
 			continue
 		}
 		if mounted, err := mountinfo.Mounted(filepath.Join(r.path, p)); err == nil && !mounted {
