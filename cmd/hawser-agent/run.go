@@ -230,7 +230,7 @@ func (p *parts) makeNode(o *options, metrics prometheus.Registerer, log *slog.Lo
 		StatusUpdate: o.statusUpdate, StatusReport: o.statusReport, LeaseDuration: time.Duration(o.leaseSeconds) * time.Second,
 		Pods: pods.Config{
 			APIServer: o.apiServer(), VolumeRefresh: o.volumeRefresh, Patience: max(o.offlinePatience, 1), PodMaxPIDs: max(o.podMaxPIDs, 0), SeccompDefault: o.seccompDefault,
-			Retention: &o.retention, Hide: hide,
+			Retention: &o.retention, Hide: hide, Answers: p.runtime.Answers,
 		},
 		ManifestPath: o.manifests, ManifestPeriod: o.manifestsPeriod,
 		Shutdown:   o.phases,

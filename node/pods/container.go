@@ -95,7 +95,7 @@ func (w *worker) assemble(ctx context.Context, pod *corev1.Pod, c *corev1.Contai
 	if err = identity(pod, c, &out, os.Geteuid(), os.Getegid()); err != nil {
 		return out, err
 	}
-	if out.Mounts, err = w.mounts(pod, c, env); err != nil {
+	if out.Mounts, err = w.mounts(ctx, pod, c, env); err != nil {
 		return out, err
 	}
 	out.Mounts = append(out.Mounts, runtime.Mount{
@@ -124,7 +124,7 @@ func hostname(pod *corev1.Pod) string {
 	return strings.TrimRight(name[:min(len(name), 63)], "-.")
 }
 
-func (w *worker) mounts(pod *corev1.Pod, c *corev1.Container, env map[string]string) ([]runtime.Mount, error) {
+func (w *worker) mounts(ctx context.Context, pod *corev1.Pod, c *corev1.Container, env map[string]string) ([]runtime.Mount, error) {
 	var list []runtime.Mount
 	for _, m := range c.VolumeMounts {
 		if asked := m.RecursiveReadOnly; asked != nil && *asked == corev1.RecursiveReadOnlyEnabled && !w.r.recursive {
@@ -137,13 +137,18 @@ func (w *worker) mounts(pod *corev1.Pod, c *corev1.Container, env map[string]str
 				return nil, err
 			}
 		}
+		if at := hostPathOf(pod, m.Name); at != "" {
+			if err := w.r.cfg.Answers(ctx, filepath.Join(at, sub)); err != nil {
+				return nil, fmt.Errorf("hostPath: %w", err)
+			}
+		}
 		host, sub, err := w.volumes.Resolve(pod, m.Name, sub)
 		if err != nil {
 			return nil, err
 		}
 		real := ""
-		if c.SecurityContext == nil || !isTrue(c.SecurityContext.Privileged) {
-			if real, err = w.hostPath(pod, m.Name, filepath.Join(host, sub)); err != nil {
+		if hostPathOf(pod, m.Name) != "" && (c.SecurityContext == nil || !isTrue(c.SecurityContext.Privileged)) {
+			if real, err = w.r.places.hostPathAllowed(filepath.Join(host, sub)); err != nil {
 				return nil, err
 			}
 		}

@@ -15,14 +15,13 @@ import (
 	"github.com/hawser-project/hawser/node/runtime"
 )
 
-// hostPath returns the path of a mount of a hostPath volume without symbolic links, and refuses
-// one that only the agent may use. For other volumes it returns nothing.
-func (w *worker) hostPath(pod *corev1.Pod, volume, path string) (string, error) {
+// hostPathOf is the path of a hostPath volume; empty for others.
+func hostPathOf(pod *corev1.Pod, volume string) string {
 	i := slices.IndexFunc(pod.Spec.Volumes, func(v corev1.Volume) bool { return v.Name == volume })
 	if i < 0 || pod.Spec.Volumes[i].HostPath == nil {
-		return "", nil
+		return ""
 	}
-	return w.r.places.hostPathAllowed(path)
+	return pod.Spec.Volumes[i].HostPath.Path
 }
 
 // hostPathAllowed refuses a hostPath volume in the agent's own directory, which has the

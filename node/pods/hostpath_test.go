@@ -1,10 +1,14 @@
 package pods
 
 import (
+	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -157,4 +161,48 @@ func TestHostPathInHiddenDirectory(t *testing.T) {
 			t.Errorf("%s: %v", path, err)
 		}
 	}
+}
+
+// TestHostPathThatDoesNotAnswer: a hostPath is asked for only once it answers, when the pod is prepared
+// and when a container is started.
+func TestHostPathThatDoesNotAnswer(t *testing.T) {
+	var away atomic.Bool
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, memory.Options{})
+		w.cfg.Answers = func(_ context.Context, path string) error {
+			if away.Load() {
+				return errors.New(path + " does not answer")
+			}
+			return nil
+		}
+		away.Store(true)
+		w.start()
+		path := filepath.Join(t.TempDir(), "new")
+		w.create(newPod("a", func(p *corev1.Pod) {
+			p.Spec.Volumes = []corev1.Volume{hostVolume(path)}
+			p.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "h", MountPath: "/h", SubPath: "sub"}}
+		}))
+		advance(time.Minute)
+		if _, err := os.Stat(path); err == nil {
+			t.Error("it is made")
+		}
+		w.wantState("a", "main", "Waiting ContainerCreating")
+		away.Store(false)
+		advance(time.Minute)
+		w.wantState("a", "main", "Running")
+		away.Store(true)
+		if err := os.Remove(filepath.Join(path, "sub")); err != nil {
+			t.Error(err)
+		}
+		w.rt.Exit("a", "main", 1)
+		advance(time.Minute)
+		w.wantState("a", "main", "Waiting CreateContainerConfigError")
+		if _, err := os.Stat(filepath.Join(path, "sub")); err == nil {
+			t.Error("its subPath is made")
+		}
+		away.Store(false)
+		advance(time.Minute)
+		w.wantState("a", "main", "Running")
+		w.stop()
+	})
 }

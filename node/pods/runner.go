@@ -41,6 +41,9 @@ type Config struct {
 	// Hide lists the files and directories, beside Dir, that the runtime hides from containers. A
 	// hostPath in one of them is refused, except for privileged containers.
 	Hide []string
+	// Answers returns an error for a path of the machine that is in a file system whose server is
+	// away: a hostPath is asked for only after that. Nil means that all answer.
+	Answers func(ctx context.Context, path string) error
 
 	// Static has the static pods; nil means none. Call Runner.Wake after a change.
 	Static Static
@@ -156,6 +159,9 @@ func New(cfg Config) (*Runner, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
+	if cfg.Answers == nil {
+		cfg.Answers = func(context.Context, string) error { return nil }
+	}
 	if cfg.HostIPs == nil {
 		cfg.HostIPs = func() []string { return nil }
 	}
@@ -182,7 +188,7 @@ func New(cfg Config) (*Runner, error) {
 		held:          map[types.UID]bool{},
 	}
 	r.removing = map[types.UID][]string{}
-	r.volumes = volumes.New(r.places.pods(), nil, nil) // only removes
+	r.volumes = volumes.New(r.places.pods(), nil, nil, nil) // only removes
 	r.source = newSource(cfg, r.Wake)
 	return r, nil
 }

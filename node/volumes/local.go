@@ -3,6 +3,7 @@
 package volumes
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -145,9 +146,14 @@ func unmountBelow(dir string) error {
 
 // hostPath checks that the path has the type in src. For the types ...OrCreate it makes
 // the path. Without a type it makes a directory, as container runtimes do.
-func (s *Set) hostPath(src *corev1.HostPathVolumeSource) error {
+func (s *Set) hostPath(ctx context.Context, src *corev1.HostPathVolumeSource) error {
 	if !filepath.IsAbs(src.Path) {
 		return fmt.Errorf("hostPath %q is not absolute", src.Path)
+	}
+	if s.answers != nil {
+		if err := s.answers(ctx, src.Path); err != nil {
+			return fmt.Errorf("hostPath: %w", err)
+		}
 	}
 	kind := corev1.HostPathUnset
 	if src.Type != nil {

@@ -58,13 +58,16 @@ type Set struct {
 	dir     string
 	objects Objects
 	mayMake func(path string) (real string, err error)
+	answers func(ctx context.Context, path string) error
 }
 
 // New makes a Set that keeps volumes below dir, one directory a pod. It creates
 // nothing. mayMake returns a path of a hostPath volume, which may not exist, without symbolic
-// links, or an error if it must not be made; nil allows paths that have none.
-func New(dir string, objects Objects, mayMake func(path string) (real string, err error)) *Set {
-	return &Set{dir: dir, objects: objects, mayMake: mayMake}
+// links, or an error if it must not be made; nil allows paths that have none. answers returns an error
+// for a path of a hostPath volume that must not be asked for, because nobody might answer; nil if
+// all may be.
+func New(dir string, objects Objects, mayMake func(path string) (real string, err error), answers func(ctx context.Context, path string) error) *Set {
+	return &Set{dir: dir, objects: objects, mayMake: mayMake, answers: answers}
 }
 
 func (s *Set) volumesDir(uid types.UID) string {
@@ -101,7 +104,7 @@ func (s *Set) setup(ctx context.Context, pod *corev1.Pod, v *corev1.Volume, fact
 	case src.EmptyDir != nil:
 		return emptyDir(dir, src.EmptyDir, fsGroup(pod), memorySize(pod, src.EmptyDir, facts))
 	case src.HostPath != nil:
-		return s.hostPath(src.HostPath)
+		return s.hostPath(ctx, src.HostPath)
 	case src.ConfigMap != nil:
 		c.mode = mode(src.ConfigMap.DefaultMode)
 		err = c.configMap(src.ConfigMap.Name, src.ConfigMap.Items, optional(src.ConfigMap.Optional))

@@ -27,7 +27,7 @@ func TestHostPathIsMadeWhereItWasChecked(t *testing.T) {
 		replaced := dir
 		s := New(t.TempDir(), &fakeObjects{}, func(path string) (string, error) {
 			return path, errors.Join(os.Rename(replaced, filepath.Join(top, "old")), os.Symlink(elsewhere, replaced))
-		})
+		}, nil)
 		path := filepath.Join(dir, "new")
 		if tt.subPath != "" {
 			path, replaced = dir, filepath.Join(dir, "sub")

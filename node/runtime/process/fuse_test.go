@@ -325,3 +325,33 @@ func TestStopBesideStuckContainer(t *testing.T) {
 	// The next agent has what is left, and removes it.
 	newRig(t, Config{DataDir: g.cfg.DataDir, Isolation: Namespaces})
 }
+
+// TestAnswers: a path in a file system that does not answer is known as such, also by a symbolic link.
+func TestAnswers(t *testing.T) {
+	if !inOwnMounts(t) {
+		return
+	}
+	f := mountFUSE(t, "/mnt")
+	g := newRig(t, Config{Isolation: None})
+	dir := t.TempDir()
+	link, missing := filepath.Join(dir, "link"), filepath.Join(dir, "missing")
+	if err := os.Symlink(f.dir, link); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{f.dir, filepath.Join(f.dir, "missing"), link, missing} {
+		if err := g.Answers(t.Context(), path); err != nil {
+			t.Error(err)
+		}
+	}
+	f.hangs.Store(true)
+	for _, path := range []string{f.dir, filepath.Join(f.dir, "missing"), link} {
+		if err := g.Answers(t.Context(), path); err == nil {
+			t.Errorf("%s answers", path)
+		}
+	}
+	for _, path := range []string{dir, missing} {
+		if err := g.Answers(t.Context(), path); err != nil {
+			t.Error(err)
+		}
+	}
+}

@@ -6,6 +6,7 @@ package process
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"os/exec"
 	"slices"
@@ -150,4 +151,22 @@ func (l *looks) wait(ctx context.Context, k *look) bool {
 	l.mu.Unlock()
 	k.kill()
 	return false
+}
+
+// Answers returns an error if the status of path is neither had nor refused within a second, because it
+// is in a file system whose server is away. Who asks for it then may not end as long as it is.
+func (r *Runtime) Answers(ctx context.Context, path string) error {
+	if points, err := remotePoints(nil); err != nil || len(points) == 0 {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	k := r.looks.begin(path)
+	r.looks.wait(ctx, k)
+	r.looks.mu.Lock()
+	defer r.looks.mu.Unlock()
+	if k.late {
+		return fmt.Errorf("%s does not answer", path)
+	}
+	return nil
 }
