@@ -24,11 +24,13 @@ const holdGrace = 2
 // hold is what such a pod's process does. Its name is the pod's uid.
 const hold = `echo "$0" >> /diary/starts; trap 'exit 0' TERM; while :; do sleep 1000 & wait "$!"; done`
 
+// diary is the directory in which such pods note their starts. They may not use the cluster's own.
+func (c *cluster) diary() string { return filepath.Join(programs.dir, "diary", filepath.Base(c.dir)) }
+
 // holding is the spec of such a pod on a node; with none the scheduler chooses.
 func (c *cluster) holding(t *testing.T, node string, tolerations ...corev1.Toleration) corev1.PodSpec {
 	t.Helper()
-	diary := filepath.Join(c.dir, "diary")
-	if err := os.MkdirAll(diary, 0o700); err != nil {
+	if err := os.MkdirAll(c.diary(), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	grace := int64(holdGrace)
@@ -44,7 +46,7 @@ func (c *cluster) holding(t *testing.T, node string, tolerations ...corev1.Toler
 			VolumeMounts: []corev1.VolumeMount{{Name: "diary", MountPath: "/diary"}},
 		}},
 		Volumes: []corev1.Volume{{
-			Name: "diary", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: diary}},
+			Name: "diary", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: c.diary()}},
 		}},
 	}
 }
@@ -110,7 +112,7 @@ func processesOfPod(uid types.UID) []int {
 // starts is how often a process of the pod was started.
 func (c *cluster) starts(t *testing.T, uid types.UID) int {
 	t.Helper()
-	b, err := os.ReadFile(filepath.Join(c.dir, "diary", "starts"))
+	b, err := os.ReadFile(filepath.Join(c.diary(), "starts"))
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		t.Fatal(err)
 	}

@@ -134,7 +134,7 @@ func (c *cluster) toil(t *testing.T, name string) {
 // that was lost before.
 func (c *cluster) finish(t *testing.T, name string) {
 	t.Helper()
-	must(t, os.WriteFile(filepath.Join(c.dir, "diary", "done"), nil, 0o600))
+	must(t, os.WriteFile(filepath.Join(c.diary(), "done"), nil, 0o600))
 	eventually(t, "the Job is complete", func() error {
 		job, err := c.client.BatchV1().Jobs("default").Get(t.Context(), name, metav1.GetOptions{})
 		if err == nil && (job.Status.CompletionTime == nil || job.Status.Succeeded != 1 || job.Status.Failed != 1) {

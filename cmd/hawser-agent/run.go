@@ -205,10 +205,11 @@ func assemble(ctx context.Context, o *options, id *bootstrap.Identity, log *slog
 
 // makeNode makes the node and its runtime.
 func (p *parts) makeNode(o *options, metrics prometheus.Registerer, log *slog.Logger) (err error) {
+	hide := slices.Concat(setup.Around(o.dataDir), o.hidePaths, o.hidden(), o.hiddenSecrets())
 	if p.runtime, err = process.New(process.Config{
 		DataDir:     filepath.Join(o.dataDir, "runtime"),
 		Version:     kubeletVersion,
-		Hide:        slices.Concat(setup.Around(o.dataDir), o.hidePaths, o.hidden(), o.hiddenSecrets()),
+		Hide:        hide,
 		Reserved:    o.reservedForOthers(),
 		LogMaxBytes: o.containerLogSize,
 		LogMaxFiles: o.containerLogs,
@@ -229,7 +230,7 @@ func (p *parts) makeNode(o *options, metrics prometheus.Registerer, log *slog.Lo
 		StatusUpdate: o.statusUpdate, StatusReport: o.statusReport, LeaseDuration: time.Duration(o.leaseSeconds) * time.Second,
 		Pods: pods.Config{
 			APIServer: o.apiServer(), VolumeRefresh: o.volumeRefresh, Patience: max(o.offlinePatience, 1), PodMaxPIDs: max(o.podMaxPIDs, 0), SeccompDefault: o.seccompDefault,
-			Retention: &o.retention,
+			Retention: &o.retention, Hide: hide, Answers: p.runtime.Answers,
 		},
 		ManifestPath: o.manifests, ManifestPeriod: o.manifestsPeriod,
 		Shutdown:   o.phases,

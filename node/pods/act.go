@@ -60,7 +60,7 @@ func (w *worker) act(s situation, in intent) {
 				f.spec.Name, w.id.Name, w.id.Namespace, w.id.UID))
 		}
 	}
-	if in.start != nil && !w.early(s.now) && w.undisturbed() {
+	if in.start != nil && w.volumesMade() && !w.early(s.now) && w.undisturbed() {
 		w.start(in.start)
 	}
 }
@@ -93,11 +93,17 @@ func (w *worker) downward() downward.Facts {
 	return f
 }
 
+// volumesMade reports whether volumes were made since the last ephemeral container was added: it may
+// need mount points in them.
+func (w *worker) volumesMade() bool {
+	return w.sandbox.ephemeral >= len(w.pod.Spec.EphemeralContainers)
+}
+
 // prepare makes volumes and sandbox, and refreshes the volumes later.
 func (w *worker) prepare(now time.Time) {
 	p := &w.sandbox
 	due := p.at
-	if p.done {
+	if p.done && w.volumesMade() {
 		due = p.refreshAt
 	}
 	if p.busy {
@@ -121,6 +127,7 @@ func (w *worker) prepare(now time.Time) {
 		}
 		return func() {
 			w.logInputs(kept)
+			w.sandbox.ephemeral = len(pod.Spec.EphemeralContainers)
 			w.preparedWith(st, err)
 		}
 	})

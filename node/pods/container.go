@@ -22,7 +22,10 @@ import (
 )
 
 // places are the directories of the pods on a node.
-type places struct{ dir string }
+type places struct {
+	dir  string
+	hide []string // Config.Hide
+}
 
 // pods has one directory for each pod, with all of its files but the logs.
 func (p places) pods() string { return filepath.Join(p.dir, "pods") }
@@ -92,7 +95,7 @@ func (w *worker) assemble(ctx context.Context, pod *corev1.Pod, c *corev1.Contai
 	if err = identity(pod, c, &out, os.Geteuid(), os.Getegid()); err != nil {
 		return out, err
 	}
-	if out.Mounts, err = w.mounts(pod, c, env); err != nil {
+	if out.Mounts, err = w.mounts(ctx, pod, c, env); err != nil {
 		return out, err
 	}
 	out.Mounts = append(out.Mounts, runtime.Mount{
@@ -121,7 +124,7 @@ func hostname(pod *corev1.Pod) string {
 	return strings.TrimRight(name[:min(len(name), 63)], "-.")
 }
 
-func (w *worker) mounts(pod *corev1.Pod, c *corev1.Container, env map[string]string) ([]runtime.Mount, error) {
+func (w *worker) mounts(ctx context.Context, pod *corev1.Pod, c *corev1.Container, env map[string]string) ([]runtime.Mount, error) {
 	var list []runtime.Mount
 	for _, m := range c.VolumeMounts {
 		if asked := m.RecursiveReadOnly; asked != nil && *asked == corev1.RecursiveReadOnlyEnabled && !w.r.recursive {
@@ -134,12 +137,18 @@ func (w *worker) mounts(pod *corev1.Pod, c *corev1.Container, env map[string]str
 				return nil, err
 			}
 		}
+		if at := hostPathOf(pod, m.Name); at != "" {
+			if err := w.r.cfg.Answers(ctx, filepath.Join(at, sub)); err != nil {
+				return nil, fmt.Errorf("hostPath: %w", err)
+			}
+		}
 		host, sub, err := w.volumes.Resolve(pod, m.Name, sub)
 		if err != nil {
 			return nil, err
 		}
-		if c.SecurityContext == nil || !isTrue(c.SecurityContext.Privileged) {
-			if err := w.hostPath(pod, m.Name, filepath.Join(host, sub)); err != nil {
+		real := ""
+		if hostPathOf(pod, m.Name) != "" && (c.SecurityContext == nil || !isTrue(c.SecurityContext.Privileged)) {
+			if real, err = w.r.places.hostPathAllowed(filepath.Join(host, sub)); err != nil {
 				return nil, err
 			}
 		}
@@ -148,20 +157,10 @@ func (w *worker) mounts(pod *corev1.Pod, c *corev1.Container, env map[string]str
 			path = "/" + path
 		}
 		list = append(list, runtime.Mount{
-			HostPath: host, SubPath: sub, ContainerPath: path, ReadOnly: m.ReadOnly || fromAPI(pod, m.Name), Optional: unasked(pod, &m),
+			HostPath: host, SubPath: sub, Resolved: real, ContainerPath: path, ReadOnly: m.ReadOnly || fromAPI(pod, m.Name), Optional: unasked(pod, &m),
 		})
 	}
 	return list, nil
-}
-
-// hostPath refuses a path of a hostPath volume that only the agent may use.
-func (w *worker) hostPath(pod *corev1.Pod, volume, path string) error {
-	for i := range pod.Spec.Volumes {
-		if v := &pod.Spec.Volumes[i]; v.Name == volume && v.HostPath != nil {
-			return w.r.places.hostPathAllowed(path)
-		}
-	}
-	return nil
 }
 
 // fromAPI reports whether a volume has content from the API. Such a volume is read-only

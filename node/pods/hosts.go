@@ -14,6 +14,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/hawser-project/hawser/auth/atomicfile"
 	"github.com/hawser-project/hawser/node/runtime"
 )
 
@@ -45,7 +46,8 @@ func addHosts(pod *corev1.Pod, ips []string, c *runtime.Container) error {
 	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 		return fmt.Errorf("make hosts file: %w", err)
 	}
-	if err := errors.Join(os.WriteFile(file, text, 0o644), os.Chmod(file, 0o644)); err != nil { //nolint:gosec // any user of the container reads it
+	// A container may have changed the mode of the last one. Any user reads the new one.
+	if err := atomicfile.Write(file, text, 0o644); err != nil {
 		return fmt.Errorf("make hosts file: %w", err)
 	}
 	c.Mounts = append(c.Mounts, runtime.Mount{HostPath: file, ContainerPath: hostsPath, Optional: !aliases})

@@ -5,11 +5,13 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	goruntime "runtime"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -100,5 +102,40 @@ func TestOwnName(t *testing.T) {
 	c := runtime.Container{TerminationLog: filepath.Join(t.TempDir(), "log"), Mounts: []runtime.Mount{{ContainerPath: "/etc/", ReadOnly: true}}}
 	if err := addHosts(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web"}}, nil, &c); err != nil || len(c.Mounts) != 1 {
 		t.Errorf("in a read-only /etc: mounts %+v, %v", c.Mounts, err)
+	}
+}
+
+// TestHostsWithoutWritePermission: a container whose user is the agent's may take the permission to write
+// from its /etc/hosts. The next one gets its own.
+func TestHostsWithoutWritePermission(t *testing.T) {
+	dir := t.TempDir()
+	done := make(chan error)
+	go func() {
+		goruntime.LockOSThread() // it ends with the thread
+		if os.Geteuid() == 0 {
+			// The kernel judges this thread's use of files as that of nobody.
+			const nobody = 65534
+			if err := errors.Join(os.Chmod(filepath.Dir(dir), 0o755), os.Chown(dir, nobody, nobody)); err != nil {
+				done <- err
+				return
+			}
+			if _, err := unix.SetfsuidRetUid(nobody); err != nil {
+				done <- err
+				return
+			}
+		}
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "ns"}}
+		c := runtime.Container{TerminationLog: filepath.Join(dir, "log")}
+		err := addHosts(pod, nil, &c)
+		if err == nil {
+			err = os.Chmod(c.Mounts[0].HostPath, 0o444)
+		}
+		if err == nil {
+			err = addHosts(pod, nil, &runtime.Container{TerminationLog: c.TerminationLog})
+		}
+		done <- err
+	}()
+	if err := <-done; err != nil {
+		t.Error(err)
 	}
 }

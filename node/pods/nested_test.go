@@ -3,14 +3,18 @@ package pods
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
 
 	"github.com/hawser-project/hawser/auth/apiclient/apiclienttest"
+	"github.com/hawser-project/hawser/node/runtime"
+	"github.com/hawser-project/hawser/node/runtime/memory"
 	"github.com/hawser-project/hawser/node/runtime/process"
 )
 
@@ -70,4 +74,43 @@ func TestNestedVolumes(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestNestedVolumesOfEphemeralContainer: the mount points of a container that is added to a pod are there
+// when it starts.
+func TestNestedVolumesOfEphemeralContainer(t *testing.T) {
+	made := make(chan error, 1) // of the mount point when it starts
+	o := memory.Options{Start: func(c runtime.Container) memory.Behaviour {
+		if c.Name == "e" {
+			_, err := os.Stat(filepath.Join(c.Mounts[0].HostPath, "v"))
+			made <- err
+		}
+		return memory.Behaviour{}
+	}}
+	inWorld(t, o, func(w *world) {
+		w.create(newPod("a", func(p *corev1.Pod) {
+			p.Spec.Volumes = []corev1.Volume{
+				{Name: "v", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
+				{Name: "d", VolumeSource: corev1.VolumeSource{DownwardAPI: &corev1.DownwardAPIVolumeSource{
+					Items: []corev1.DownwardAPIVolumeFile{{Path: "n", FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.name"}}},
+				}}},
+			}
+		}))
+		advance(5 * time.Second)
+		w.wantPhase("a", corev1.PodRunning)
+		w.update("a", func(p *corev1.Pod) {
+			p.Spec.EphemeralContainers = []corev1.EphemeralContainer{{EphemeralContainerCommon: corev1.EphemeralContainerCommon{
+				Name: "e", Command: []string{"/bin/e"}, VolumeMounts: []corev1.VolumeMount{{Name: "d", MountPath: "/d"}, {Name: "v", MountPath: "/d/v"}},
+			}}}
+		})
+		advance(time.Second)
+		select {
+		case err := <-made:
+			if err != nil {
+				t.Error(err)
+			}
+		default:
+			t.Errorf("it is not started: %+v", w.pod("a").Status.EphemeralContainerStatuses)
+		}
+	})
 }

@@ -38,6 +38,12 @@ type Config struct {
 	// Dir is the data directory. Pods are kept in DIR/pods/UID, logs in
 	// DIR/logs/NAMESPACE_NAME_UID. Required.
 	Dir string
+	// Hide lists the files and directories, beside Dir, that the runtime hides from containers. A
+	// hostPath in one of them is refused, except for privileged containers.
+	Hide []string
+	// Answers returns an error for a path of the machine that is in a file system whose server is
+	// away: a hostPath is asked for only after that. Nil means that all answer.
+	Answers func(ctx context.Context, path string) error
 
 	// Static has the static pods; nil means none. Call Runner.Wake after a change.
 	Static Static
@@ -153,6 +159,9 @@ func New(cfg Config) (*Runner, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
+	if cfg.Answers == nil {
+		cfg.Answers = func(context.Context, string) error { return nil }
+	}
 	if cfg.HostIPs == nil {
 		cfg.HostIPs = func() []string { return nil }
 	}
@@ -164,7 +173,7 @@ func New(cfg Config) (*Runner, error) {
 		apiServerVars: known,
 		cfg:           cfg,
 		log:           cfg.Log,
-		places:        places{dir: cfg.Dir},
+		places:        places{dir: cfg.Dir, hide: cfg.Hide},
 		objects:       newObjects(cfg.API, cfg.ObjectTTL),
 		lister:        lister{list: cfg.Runtime.Containers},
 		writes:        make(chan struct{}, maxWrites),
@@ -179,7 +188,7 @@ func New(cfg Config) (*Runner, error) {
 		held:          map[types.UID]bool{},
 	}
 	r.removing = map[types.UID][]string{}
-	r.volumes = volumes.New(r.places.pods(), nil, nil) // only removes
+	r.volumes = volumes.New(r.places.pods(), nil, nil, nil) // only removes
 	r.source = newSource(cfg, r.Wake)
 	return r, nil
 }

@@ -6,9 +6,6 @@ package pods
 import (
 	"errors"
 	"fmt"
-	"io/fs"
-	"path/filepath"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -150,38 +147,4 @@ func capabilityNames(list []corev1.Capability) []string {
 		names = append(names, string(c))
 	}
 	return names
-}
-
-// hostPathAllowed refuses a hostPath volume in the agent's own directory, which has the
-// keys of the node and the Secrets of all pods. The logs of containers are allowed,
-// because log collectors read them.
-func (p places) hostPathAllowed(path string) error {
-	dir, err := filepath.EvalSymlinks(p.dir)
-	if err != nil {
-		return fmt.Errorf("check hostPath: %w", err)
-	}
-	real, err := resolved(path)
-	if err != nil {
-		return nil //nolint:nilerr // making the volume or the mount returns the error
-	}
-	if below(real, dir) && !below(real, filepath.Join(dir, filepath.Base(p.logs()))) {
-		return fmt.Errorf("hostPath %q is in the agent's own directory %s: only privileged containers may use it", path, p.dir)
-	}
-	return nil
-}
-
-// resolved returns path without symbolic links, also if its last parts do not exist.
-func resolved(path string) (string, error) {
-	real, err := filepath.EvalSymlinks(path)
-	if errors.Is(err, fs.ErrNotExist) && path != filepath.Dir(path) {
-		if real, err = resolved(filepath.Dir(path)); err == nil {
-			real = filepath.Join(real, filepath.Base(path))
-		}
-	}
-	return real, err
-}
-
-// below reports whether path is dir or in it; both are clean.
-func below(path, dir string) bool {
-	return path == dir || strings.HasPrefix(path, strings.TrimSuffix(dir, "/")+"/")
 }

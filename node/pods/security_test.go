@@ -1,8 +1,6 @@
 package pods
 
 import (
-	"os"
-	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
@@ -140,28 +138,6 @@ func TestSecurityOf(t *testing.T) {
 	c.SecurityContext.SeccompProfile = &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeUnconfined}
 	if securityOf(p, c, true).DefaultSeccomp {
 		t.Error("Unconfined does not count")
-	}
-}
-
-func TestHostPathInTheAgentsDirectory(t *testing.T) {
-	dir := t.TempDir()
-	for _, d := range []string{"data/pki", "data/pods/uid", "data/logs/x", "data-too"} {
-		if err := os.MkdirAll(filepath.Join(dir, d), 0o700); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := os.Symlink("data/pki", filepath.Join(dir, "link")); err != nil {
-		t.Fatal(err)
-	}
-	p := places{dir: filepath.Join(dir, "data")}
-	for path, ok := range map[string]bool{
-		"data": false, "data/pki": false, "data/pods/uid": false, "link": false, "data/logs/../pki": false,
-		"data/logs": true, "data/logs/x": true, "data-too": true, ".": true, "missing": true,
-		"data/new/dir": false, "link/new": false, "data/logs/new": true,
-	} {
-		if err := p.hostPathAllowed(filepath.Join(dir, path)); (err == nil) != ok || !ok && !strings.Contains(err.Error(), "agent's own directory") {
-			t.Errorf("%s: %v", path, err)
-		}
 	}
 }
 

@@ -105,6 +105,7 @@ type preparation struct {
 	retry
 	done      bool
 	tried     bool
+	ephemeral int // how many ephemeral containers the pod had when volumes were last made
 	ips       []string
 	refreshAt time.Time
 }
@@ -143,7 +144,7 @@ func newWorker(r *Runner, pod *corev1.Pod, o workerOptions) *worker {
 		claims:     o.refused == nil,
 	}
 	w.inputs = newInputs(r.objects, r.places.inputs(id.UID), o.inputs)
-	w.volumes = volumes.New(r.places.pods(), w.inputs, r.places.hostPathAllowed)
+	w.volumes = volumes.New(r.places.pods(), w.inputs, r.places.hostPathAllowed, r.cfg.Answers)
 	w.allocatable = o.allocatable
 	w.isInit = map[string]bool{}
 	for i := range pod.Spec.InitContainers {

@@ -94,7 +94,10 @@ type Mount struct {
 	// SubPath is the path below HostPath that is mounted; empty means HostPath. The
 	// runtime does not follow a symbolic link out of HostPath, also not one that is made
 	// during the mount.
-	SubPath       string
+	SubPath string
+	// Resolved is the path without symbolic links to which HostPath and SubPath lead. Start
+	// fails if they lead elsewhere by then. If it is empty they may lead anywhere.
+	Resolved      string `json:",omitempty"`
 	ContainerPath string // absolute
 	ReadOnly      bool   // see Info.RecursiveReadOnly for the mounts below
 	// Optional mounts are left out if they cannot be made. Start fails if another mount

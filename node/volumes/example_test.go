@@ -39,7 +39,7 @@ func ExampleSet() {
 		Spec:       corev1.PodSpec{Volumes: []corev1.Volume{{Name: "settings", VolumeSource: source}}},
 	}
 	api := &objects{}
-	set := volumes.New(dir, api, nil)
+	set := volumes.New(dir, api, nil, nil)
 	for _, color := range []string{"red", "blue"} {
 		api.data = map[string]string{"color": color}
 		if err := set.Setup(context.Background(), pod, downward.Facts{NodeName: "node-1"}); err != nil {

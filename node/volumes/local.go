@@ -3,6 +3,7 @@
 package volumes
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -145,9 +146,14 @@ func unmountBelow(dir string) error {
 
 // hostPath checks that the path has the type in src. For the types ...OrCreate it makes
 // the path. Without a type it makes a directory, as container runtimes do.
-func (s *Set) hostPath(src *corev1.HostPathVolumeSource) error {
+func (s *Set) hostPath(ctx context.Context, src *corev1.HostPathVolumeSource) error {
 	if !filepath.IsAbs(src.Path) {
 		return fmt.Errorf("hostPath %q is not absolute", src.Path)
+	}
+	if s.answers != nil {
+		if err := s.answers(ctx, src.Path); err != nil {
+			return fmt.Errorf("hostPath: %w", err)
+		}
 	}
 	kind := corev1.HostPathUnset
 	if src.Type != nil {
@@ -179,23 +185,30 @@ func (s *Set) makeHostPath(path string, kind corev1.HostPathType) error {
 	if !dir && kind != corev1.HostPathFileOrCreate {
 		return nil
 	}
-	if s.mayMake != nil {
-		if err := s.mayMake(path); err != nil {
-			return fmt.Errorf("it does not exist and is not made: %w", err)
-		}
+	real, err := s.real(path)
+	if err != nil {
+		return fmt.Errorf("it does not exist and is not made: %w", err)
 	}
-	if dir {
-		return os.MkdirAll(path, 0o755)
+	name, missing := "", makeDir
+	if !dir {
+		real, name, missing = filepath.Dir(real), filepath.Base(real), nil
 	}
-	// A symbolic link is not followed: mayMake has not seen where it leads.
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o644) //nolint:gosec // as the pod's spec requires
-	if errors.Is(err, fs.ErrExist) {
-		return nil // hostPath checks what it is
-	}
+	d, err := walk(real, missing)
 	if err != nil {
 		return err
 	}
-	return f.Close()
+	defer d.Close()
+	if dir {
+		return nil
+	}
+	fd, err := unix.Openat(int(d.Fd()), name, unix.O_CREAT|unix.O_EXCL|unix.O_RDWR|unix.O_CLOEXEC, 0o644)
+	if errors.Is(err, unix.EEXIST) {
+		return nil // hostPath checks what it is
+	}
+	if err != nil {
+		return &os.PathError{Op: "make", Path: path, Err: err}
+	}
+	return unix.Close(fd)
 }
 
 type hostPathType struct {

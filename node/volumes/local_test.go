@@ -218,6 +218,8 @@ func TestHostPath(t *testing.T) {
 		{filepath.Join(dir, "kept/dir"), corev1.HostPathUnset, "it does not exist and is not made: kept"},
 		{filepath.Join(dir, "kept/dir"), corev1.HostPathDirectoryOrCreate, "kept"},
 		{filepath.Join(dir, "kept/file"), corev1.HostPathFileOrCreate, "kept"},
+		{filepath.Join(dir, "away/dir"), corev1.HostPathUnset, "hostPath: it does not answer"},
+		{filepath.Join(dir, "away/file"), corev1.HostPathFile, "hostPath: it does not answer"},
 		{filepath.Join(dir, "dangling"), corev1.HostPathUnset, "file exists"},
 		{filepath.Join(dir, "dangling"), corev1.HostPathFileOrCreate, "no such file"},
 		{filepath.Join(dir, "newfile"), corev1.HostPathFileOrCreate, ""},
@@ -269,7 +271,7 @@ func TestTearDownWithoutPrivileges(t *testing.T) {
 		}
 		defer func() { _, _ = unix.SetfsuidRetUid(0) }()
 	}
-	s := New(dir, &fakeObjects{}, nil)
+	s := New(dir, &fakeObjects{}, nil, nil)
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "u"}}
 	pod.Spec.Volumes = []corev1.Volume{{Name: "e", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}
 	if err := s.Setup(t.Context(), pod, downward.Facts{}); err != nil {

@@ -57,14 +57,17 @@ func (e *SetupError) Unwrap() error { return e.Err }
 type Set struct {
 	dir     string
 	objects Objects
-	mayMake func(path string) error
+	mayMake func(path string) (real string, err error)
+	answers func(ctx context.Context, path string) error
 }
 
 // New makes a Set that keeps volumes below dir, one directory a pod. It creates
-// nothing. mayMake returns an error for a path of a hostPath volume that must not be made;
-// nil allows all.
-func New(dir string, objects Objects, mayMake func(path string) error) *Set {
-	return &Set{dir: dir, objects: objects, mayMake: mayMake}
+// nothing. mayMake returns a path of a hostPath volume, which may not exist, without symbolic
+// links, or an error if it must not be made; nil allows paths that have none. answers returns an error
+// for a path of a hostPath volume that must not be asked for, because nobody might answer; nil if
+// all may be.
+func New(dir string, objects Objects, mayMake func(path string) (real string, err error), answers func(ctx context.Context, path string) error) *Set {
+	return &Set{dir: dir, objects: objects, mayMake: mayMake, answers: answers}
 }
 
 func (s *Set) volumesDir(uid types.UID) string {
@@ -101,7 +104,7 @@ func (s *Set) setup(ctx context.Context, pod *corev1.Pod, v *corev1.Volume, fact
 	case src.EmptyDir != nil:
 		return emptyDir(dir, src.EmptyDir, fsGroup(pod), memorySize(pod, src.EmptyDir, facts))
 	case src.HostPath != nil:
-		return s.hostPath(src.HostPath)
+		return s.hostPath(ctx, src.HostPath)
 	case src.ConfigMap != nil:
 		c.mode = mode(src.ConfigMap.DefaultMode)
 		err = c.configMap(src.ConfigMap.Name, src.ConfigMap.Items, optional(src.ConfigMap.Optional))
@@ -151,7 +154,8 @@ func (s *Set) Resolve(pod *corev1.Pod, volume, subPath string) (base, sub string
 		return "", "", fmt.Errorf("volume %q not found in pod %q", volume, pod.Name)
 	}
 	base = filepath.Join(s.volumesDir(pod.UID), volume)
-	if hp := pod.Spec.Volumes[i].HostPath; hp != nil {
+	hp := pod.Spec.Volumes[i].HostPath
+	if hp != nil {
 		base = hp.Path
 	}
 	if subPath == "" {
@@ -161,7 +165,52 @@ func (s *Set) Resolve(pod *corev1.Pod, volume, subPath string) (base, sub string
 		return "", "", fmt.Errorf("subPath %q leaves volume %q", subPath, volume)
 	}
 	sub = filepath.Clean(subPath)
-	return base, sub, makeBelow(base, sub)
+	root, err := openRoot(base)
+	if err != nil {
+		return "", "", fmt.Errorf("open volume: %w", err)
+	}
+	defer root.Close() //nolint:errcheck // nothing is written through it
+	// os.Root refuses a path that leads out at each step.
+	if _, err = root.Stat(sub); errors.Is(err, os.ErrNotExist) {
+		if hp != nil {
+			err = s.makeInHostPath(root, base, sub)
+		} else {
+			err = makeBelow(root, sub)
+		}
+	}
+	if err != nil {
+		return "", "", fmt.Errorf("subPath %q: %w", sub, err)
+	}
+	return base, sub, nil
+}
+
+// real is path without symbolic links, if it may be made.
+func (s *Set) real(path string) (string, error) {
+	if s.mayMake == nil {
+		return path, nil
+	}
+	return s.mayMake(path)
+}
+
+// makeInHostPath makes the directories of sub that are missing in the hostPath volume root, which
+// is at base.
+func (s *Set) makeInHostPath(root *os.Root, base, sub string) error {
+	info, err := root.Stat(".")
+	if err != nil {
+		return err
+	}
+	path, err := s.real(filepath.Join(base, sub))
+	if err != nil {
+		return fmt.Errorf("it does not exist and is not made: %w", err)
+	}
+	if top, terr := filepath.EvalSymlinks(base); terr != nil || !runtime.Under(path, top) {
+		return errors.Join(terr, errors.New("it leaves the volume"))
+	}
+	d, err := walk(path, makeDirLike(info.Mode()))
+	if err != nil {
+		return err
+	}
+	return d.Close()
 }
 
 // ReadFile reads a file of at most that many bytes in a volume at base. Links are followed within
@@ -196,25 +245,22 @@ func ReadFile(base, path string, most int64) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, most))
 }
 
-// makeBelow makes the directories of sub that are missing in base.
-func makeBelow(base, sub string) error {
-	// OpenRoot would wait for the other end of a FIFO.
+// openRoot opens a volume.
+func openRoot(base string) (*os.Root, error) {
+	// os.OpenRoot would wait for the other end of a FIFO.
 	fd, err := unix.Open(base, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return fmt.Errorf("open volume: %w", &os.PathError{Op: "open", Path: base, Err: err})
+		return nil, &os.PathError{Op: "open", Path: base, Err: err}
 	}
 	root, err := os.OpenRoot(fmt.Sprintf("/proc/self/fd/%d", fd))
-	if err = errors.Join(err, unix.Close(fd)); err != nil {
-		return fmt.Errorf("open volume: %w", err)
-	}
-	defer root.Close() //nolint:errcheck // nothing is written through it
-	// os.Root refuses a path that leads out at each step.
-	if _, err = root.Stat(sub); err == nil || !errors.Is(err, os.ErrNotExist) {
-		return subPathError(sub, err)
-	}
+	return root, errors.Join(err, unix.Close(fd))
+}
+
+// makeBelow makes the directories of sub that are missing in root.
+func makeBelow(root *os.Root, sub string) error {
 	info, err := root.Stat(".")
 	if err != nil {
-		return subPathError(sub, err)
+		return err
 	}
 	for at := range eachParent(sub) {
 		err := root.Mkdir(at, 0o700)
@@ -225,15 +271,8 @@ func makeBelow(base, sub string) error {
 			err = setVolumeMode(root, at, info)
 		}
 		if err != nil {
-			return subPathError(sub, err)
+			return err
 		}
-	}
-	return nil
-}
-
-func subPathError(sub string, err error) error {
-	if err != nil {
-		return fmt.Errorf("subPath %q: %w", sub, err)
 	}
 	return nil
 }

@@ -46,9 +46,14 @@ func (f *fakeObjects) Token(_ context.Context, pod *corev1.Pod, p *corev1.Servic
 
 func setup(t *testing.T, o Objects, src corev1.VolumeSource) (*Set, *corev1.Pod, error) {
 	t.Helper()
-	s := New(t.TempDir(), o, func(path string) error {
+	s := New(t.TempDir(), o, func(path string) (string, error) {
 		if strings.Contains(path, "/kept/") {
-			return errors.New("kept")
+			return "", errors.New("kept")
+		}
+		return path, nil
+	}, func(_ context.Context, path string) error {
+		if strings.Contains(path, "/away/") {
+			return errors.New("it does not answer")
 		}
 		return nil
 	})
@@ -299,7 +304,7 @@ func TestFSGroup(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root may give files to a group")
 	}
-	s := New(t.TempDir(), &fakeObjects{cm: map[string]string{"a": "1"}}, nil)
+	s := New(t.TempDir(), &fakeObjects{cm: map[string]string{"a": "1"}}, nil, nil)
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{UID: "u"},
 		Spec: corev1.PodSpec{

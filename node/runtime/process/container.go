@@ -166,7 +166,9 @@ func (r *Runtime) start(ctx context.Context, s *spec) (string, error) {
 	if err != nil {
 		_ = conn.Close()
 		_ = cmd.Process.Kill()
-		r.join(cmd)
+		now := make(chan struct{})
+		close(now)
+		join(cmd, now)
 		s.killStarted()
 		return "", err
 	}
@@ -313,7 +315,7 @@ func (r *Runtime) follow(c *container, conn *conn, cmd *exec.Cmd) {
 		}
 	}
 	// The shim closed the connection: it has ended.
-	if cmd != nil && !r.join(cmd) {
+	if cmd != nil && !join(cmd, r.done) {
 		return
 	}
 	if !c.isOver() {
@@ -324,9 +326,9 @@ func (r *Runtime) follow(c *container, conn *conn, cmd *exec.Cmd) {
 	close(c.gone)
 }
 
-// join waits for the end of a shim. It returns false if Run is to return and the shim does not end:
-// a process of its container waits for a file system that does not answer, and cannot be killed.
-func (r *Runtime) join(shim *exec.Cmd) bool {
+// join waits for the end of a shim. It returns false if the shim does not end soon after quit is closed:
+// one of its processes waits for a file system that does not answer, and cannot be killed.
+func join(shim *exec.Cmd, quit <-chan struct{}) bool {
 	ended := make(chan struct{})
 	go func() { // ends with its process
 		_ = shim.Wait()
@@ -335,7 +337,7 @@ func (r *Runtime) join(shim *exec.Cmd) bool {
 	select {
 	case <-ended:
 		return true
-	case <-r.done:
+	case <-quit:
 	}
 	linger := time.NewTimer(shimLinger)
 	defer linger.Stop()

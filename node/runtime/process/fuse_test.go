@@ -3,11 +3,16 @@ package process
 // A FUSE daemon that takes requests and does not answer.
 
 import (
+	"context"
 	"encoding/binary"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	goruntime "runtime"
+	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -33,15 +38,50 @@ type fuse struct {
 	taken chan struct{} // gets a value for such a request, if there is room
 }
 
-func mountFUSE(t *testing.T) *fuse {
+// fuseMounts is set in a process that inOwnMounts has started.
+const fuseMounts = "HAWSER_TEST_FUSE"
+
+// inOwnMounts reports whether the test is in a mount namespace of its own. Else it runs the test in one:
+// containers of other tests do not see a file system that does not answer, and it goes with the process.
+func inOwnMounts(t *testing.T) bool {
+	t.Helper()
+	if os.Getenv(fuseMounts) != "" {
+		return true
+	}
+	if os.Geteuid() != 0 {
+		t.Skip("SKIPPED: needs root")
+	}
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	goruntime.LockOSThread() // its end would be the process's
+	defer goruntime.UnlockOSThread()
+	cmd := exec.CommandContext(t.Context(), exe, "-test.run=^"+t.Name()+"$", "-test.v", "-test.timeout=10m")
+	cmd.Env = append(os.Environ(), fuseMounts+"=1")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: unix.CLONE_NEWNS, Pdeathsig: unix.SIGKILL}
+	out, err := cmd.CombinedOutput()
+	switch {
+	case err != nil:
+		t.Errorf("%v\n%s", err, out)
+	case strings.Contains(string(out), "\n--- SKIP"):
+		t.Skipf("SKIPPED:\n%s", out)
+	}
+	return false
+}
+
+// mountFUSE mounts one below the directory under, or if that is / directly in it.
+func mountFUSE(t *testing.T, under string) *fuse {
 	t.Helper()
 	fd, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
 		t.Skip("SKIPPED: no FUSE:", err)
 	}
-	// Not where tests have their files: containers do not see those.
-	top, err := os.MkdirTemp("/mnt", "hawser-test-")
-	dir := filepath.Join(top, "user", "mount")
+	top, err := os.MkdirTemp(under, "hawser-test-")
+	dir := top
+	if under != "/" {
+		dir = filepath.Join(top, "user", "mount")
+	}
 	if err == nil {
 		t.Cleanup(func() { _ = os.RemoveAll(top) }) // after the file system is gone
 		err = os.MkdirAll(dir, 0o755)
@@ -128,34 +168,120 @@ func (f *fuse) answer(op uint32) (errno int, body []byte) {
 	return int(unix.ENOENT), nil
 }
 
+// eachFUSE runs f with a file system that is mounted directly in / or further below, and each isolation.
+func eachFUSE(t *testing.T, f func(t *testing.T, f *fuse, g *rig)) {
+	t.Helper()
+	if !inOwnMounts(t) {
+		return
+	}
+	for _, under := range []string{"/", "/mnt"} { // not where tests have their files: containers do not see those
+		t.Run(under, func(t *testing.T) {
+			withNamespaces(t, func(t *testing.T, iso Isolation) {
+				f(t, mountFUSE(t, under), newRig(t, Config{Isolation: iso}))
+			})
+		})
+	}
+}
+
 // TestFUSEHangs: containers start, end and are removed while a file system of the machine does not
 // answer.
 func TestFUSEHangs(t *testing.T) {
-	f := mountFUSE(t)
-	g := newRig(t, Config{Isolation: Namespaces})
-	script := fmt.Sprintf("grep -c ' %s ' /proc/self/mountinfo; true", f.dir)
-	for i, want := range []string{"1\n", "0\n", "0\n"} {
-		c := g.container(fmt.Sprintf("c%d", i), script)
-		f.hangs.Store(i > 0)
-		id := g.start(c)
-		g.wait(id)
-		g.waitGone(id)
-		if got := g.log(id); got != want {
-			t.Errorf("container %d saw the file system %q times, want %q", i, got, want)
+	eachFUSE(t, func(t *testing.T, f *fuse, g *rig) {
+		script := fmt.Sprintf("grep -c ' %s ' /proc/self/mountinfo; true", f.dir)
+		for i, want := range []string{"1\n", "0\n", "0\n"} {
+			c := g.container(fmt.Sprintf("c%d", i), script)
+			f.hangs.Store(i > 0)
+			id := g.start(c)
+			g.wait(id)
+			g.waitGone(id)
+			if got := g.log(id); got != want {
+				t.Errorf("container %d saw the file system %q times, want %q", i, got, want)
+			}
+			if err := g.Remove(g.ctx, id); err != nil {
+				t.Error(err)
+			}
 		}
-		if err := g.Remove(g.ctx, id); err != nil {
-			t.Error(err)
+	})
+}
+
+// TestVolumeBelowFUSE: a volume is mounted where the machine has a file system that does not answer.
+func TestVolumeBelowFUSE(t *testing.T) {
+	eachFUSE(t, func(t *testing.T, f *fuse, g *rig) {
+		f.hangs.Store(true)
+		at := filepath.Join(f.dir, "x")
+		c := g.container("c", "cat "+at+"/file")
+		c.Mounts = []runtime.Mount{{HostPath: t.TempDir(), ContainerPath: at}}
+		write(t, filepath.Join(c.Mounts[0].HostPath, "file"), "text\n", 0o644)
+		if got := g.output(c); got != "text\n" {
+			t.Errorf("got %q", got)
 		}
+	})
+}
+
+// TestFUSEInLargeDirectory: a file system that does not answer is left out of a directory whose entries
+// are too many to be mounted one by one.
+func TestFUSEInLargeDirectory(t *testing.T) {
+	if !inOwnMounts(t) {
+		return
 	}
+	if err := unix.Mount("tmpfs", "/mnt", "tmpfs", 0, ""); err != nil {
+		t.Fatal(err)
+	}
+	f := mountFUSE(t, "/mnt")
+	for i := range maxSpread {
+		write(t, fmt.Sprintf("/mnt/%d", i), "", 0o644)
+	}
+	withNamespaces(t, func(t *testing.T, iso Isolation) {
+		g := newRig(t, Config{Isolation: iso})
+		f.hangs.Store(true)
+		if got := g.output(g.container("c", "ls -A "+f.dir+"; test -f /mnt/0; echo $?")); got != "0\n" {
+			t.Errorf("got %q", got)
+		}
+	})
+}
+
+// TestVolumeOfFUSE: the start of a container whose volume does not answer ends with its context, and
+// leaves nothing.
+func TestVolumeOfFUSE(t *testing.T) {
+	eachFUSE(t, func(t *testing.T, f *fuse, g *rig) {
+		f.hangs.Store(true)
+		c := g.container("c", "true")
+		c.Mounts = []runtime.Mount{{HostPath: filepath.Join(f.dir, "x"), ContainerPath: "/volume"}}
+		ctx, cancel := context.WithCancel(g.ctx)
+		defer cancel()
+		done := make(chan error, 1)
+		go func() {
+			_, err := g.Start(ctx, c)
+			done <- err
+		}()
+		<-f.taken // by the process that asks whether it answers
+		select {
+		case <-f.taken: // by the shim
+		case err := <-done:
+			t.Fatal("it has ended before: ", err)
+		}
+		cancel()
+		select {
+		case err := <-done:
+			if err == nil {
+				t.Error("it has started")
+			}
+		case <-time.After(patience / 2):
+			t.Error("its start does not end")
+			f.unmount()
+			<-done
+		}
+		if left, err := os.ReadDir(g.containersDir()); err != nil || len(left) > 0 {
+			t.Errorf("left %v, %v", left, err)
+		}
+	})
 }
 
 // TestReadOnlyRootBesideFUSE: a container with a read-only root starts while a file system below a
 // directory of the machine does not answer.
 func TestReadOnlyRootBesideFUSE(t *testing.T) {
-	withNamespaces(t, func(t *testing.T, iso Isolation) {
-		f := mountFUSE(t)
+	eachFUSE(t, func(t *testing.T, f *fuse, g *rig) {
 		f.hangs.Store(true)
-		g := newRig(t, Config{Isolation: iso})
 		c := g.container("c", "echo started")
 		c.Security.ReadOnlyRoot = true
 		if got := g.output(c); got != "started\n" {
@@ -167,7 +293,10 @@ func TestReadOnlyRootBesideFUSE(t *testing.T) {
 // TestStopBesideStuckContainer: a process of a container that cannot be killed does not keep the
 // agent from ending.
 func TestStopBesideStuckContainer(t *testing.T) {
-	f := mountFUSE(t)
+	if !inOwnMounts(t) {
+		return
+	}
+	f := mountFUSE(t, "/mnt")
 	g := newRig(t, Config{Isolation: Namespaces})
 	c := g.container("stuck", "echo started; (while test -d /volume; do :; done) & wait")
 	c.Mounts = []runtime.Mount{{HostPath: f.dir, ContainerPath: "/volume"}}
@@ -195,4 +324,34 @@ func TestStopBesideStuckContainer(t *testing.T) {
 	f.unmount()
 	// The next agent has what is left, and removes it.
 	newRig(t, Config{DataDir: g.cfg.DataDir, Isolation: Namespaces})
+}
+
+// TestAnswers: a path in a file system that does not answer is known as such, also by a symbolic link.
+func TestAnswers(t *testing.T) {
+	if !inOwnMounts(t) {
+		return
+	}
+	f := mountFUSE(t, "/mnt")
+	g := newRig(t, Config{Isolation: None})
+	dir := t.TempDir()
+	link, missing := filepath.Join(dir, "link"), filepath.Join(dir, "missing")
+	if err := os.Symlink(f.dir, link); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{f.dir, filepath.Join(f.dir, "missing"), link, missing} {
+		if err := g.Answers(t.Context(), path); err != nil {
+			t.Error(err)
+		}
+	}
+	f.hangs.Store(true)
+	for _, path := range []string{f.dir, filepath.Join(f.dir, "missing"), link} {
+		if err := g.Answers(t.Context(), path); err == nil {
+			t.Errorf("%s answers", path)
+		}
+	}
+	for _, path := range []string{dir, missing} {
+		if err := g.Answers(t.Context(), path); err != nil {
+			t.Error(err)
+		}
+	}
 }

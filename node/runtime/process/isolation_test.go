@@ -322,7 +322,7 @@ func TestNothingStays(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, m := range ms {
-		if under(m.Mountpoint, g.cfg.DataDir) {
+		if runtime.Under(m.Mountpoint, g.cfg.DataDir) {
 			t.Errorf("left mounted: %s", m.Mountpoint)
 		}
 	}

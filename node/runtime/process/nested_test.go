@@ -4,9 +4,13 @@ package process
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/hawser-project/hawser/node/runtime"
 )
@@ -52,4 +56,45 @@ func TestPlacesOfUnprivilegedAgent(t *testing.T) {
 		}
 	}
 	a.end(t)
+}
+
+// TestMountPointReplaced: who writes to a volume, and exchanges a directory in it while another volume is
+// being mounted there, does not get the read-only mount of that writable.
+func TestMountPointReplaced(t *testing.T) {
+	g, _ := attackRig(t)
+	shared, ro := t.TempDir(), t.TempDir()
+	h, l := filepath.Join(shared, "h"), filepath.Join(shared, "l")
+	if err := errors.Join(os.Mkdir(h, 0o755), os.Symlink("/proc", l)); err != nil {
+		t.Fatal(err)
+	}
+	stop, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			select {
+			case <-stop:
+				return
+			case <-time.After(20 * time.Microsecond):
+				_ = unix.Renameat2(unix.AT_FDCWD, h, unix.AT_FDCWD, l, unix.RENAME_EXCHANGE)
+			}
+		}
+	}()
+	defer func() { close(stop); <-done }()
+	started := 0
+	for i := range 100 {
+		c := g.container(fmt.Sprintf("c%d", i), "for i in 1 2 3 4 5 6 7 8 9; do echo > /data/h/planted; echo > /data/l/planted; done 2>/dev/null; true")
+		c.Mounts = []runtime.Mount{{HostPath: shared, ContainerPath: "/data"}, {HostPath: ro, ContainerPath: "/data/h", ReadOnly: true}}
+		id, err := g.Start(g.ctx, c)
+		if err != nil {
+			continue // it does not start instead
+		}
+		started++
+		g.wait(id)
+		if list, err := os.ReadDir(ro); err != nil || len(list) > 0 {
+			t.Fatalf("start %d: a read-only volume was written to: %v, %v", i, list, err)
+		}
+	}
+	if started == 0 {
+		t.Error("no container started")
+	}
 }

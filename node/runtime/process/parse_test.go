@@ -168,11 +168,11 @@ func TestAliases(t *testing.T) {
 		{Major: 8, Minor: 2, Root: "/library", Mountpoint: "/library"},
 		{Major: 8, Minor: 3, Root: "/", Mountpoint: "/data"},
 	}
-	got := aliases("/var/lib/hawser", ms)
+	got := runtime.Aliases("/var/lib/hawser", ms)
 	if want := []string{"/var/lib/hawser", "/srv/lib/hawser", "/keys", "/other/lib/hawser"}; !reflect.DeepEqual(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
-	if got := aliases("/data", ms); !reflect.DeepEqual(got, []string{"/data"}) {
+	if got := runtime.Aliases("/data", ms); !reflect.DeepEqual(got, []string{"/data"}) {
 		t.Errorf("a mount of its own: %q", got)
 	}
 }

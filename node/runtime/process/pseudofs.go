@@ -13,6 +13,8 @@ import (
 
 	securejoin "github.com/cyphar/filepath-securejoin"
 	"golang.org/x/sys/unix"
+
+	"github.com/hawser-project/hawser/node/runtime"
 )
 
 // Files of /proc and /sys that expose or change the machine's state, as container runtimes
@@ -55,7 +57,7 @@ func (r *rootfs) proc() error {
 // mask covers the paths of masked that are below top.
 func (r *rootfs) mask(top string) error {
 	for _, path := range masked {
-		if !under(path, top) {
+		if !runtime.Under(path, top) {
 			continue
 		}
 		if err := r.cover(path, r.nothing); err != nil {

@@ -6,6 +6,7 @@ package process
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"os/exec"
 	"slices"
@@ -14,6 +15,8 @@ import (
 	"time"
 
 	"github.com/moby/sys/mountinfo"
+
+	"github.com/hawser-project/hawser/node/runtime"
 )
 
 // answerTime is how long the servers of remote file systems may take before a container starts
@@ -36,7 +39,7 @@ func remote(fsType string) bool {
 // remotePoints lists up to maxMounts mount points of remote file systems, without those in hidden.
 func remotePoints(hidden []string) ([]string, error) {
 	ms, err := mountinfo.GetMounts(func(m *mountinfo.Info) (skip, stop bool) {
-		return !remote(m.FSType) || slices.ContainsFunc(hidden, func(d string) bool { return under(m.Mountpoint, d) }), false
+		return !remote(m.FSType) || slices.ContainsFunc(hidden, func(d string) bool { return runtime.Under(m.Mountpoint, d) }), false
 	})
 	var points []string
 	for _, m := range ms {
@@ -148,4 +151,22 @@ func (l *looks) wait(ctx context.Context, k *look) bool {
 	l.mu.Unlock()
 	k.kill()
 	return false
+}
+
+// Answers returns an error if the status of path is neither had nor refused within a second, because it
+// is in a file system whose server is away. Who asks for it then may not end as long as it is.
+func (r *Runtime) Answers(ctx context.Context, path string) error {
+	if points, err := remotePoints(nil); err != nil || len(points) == 0 {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	k := r.looks.begin(path)
+	r.looks.wait(ctx, k)
+	r.looks.mu.Lock()
+	defer r.looks.mu.Unlock()
+	if k.late {
+		return fmt.Errorf("%s does not answer", path)
+	}
+	return nil
 }

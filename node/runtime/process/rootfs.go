@@ -16,6 +16,8 @@ import (
 	securejoin "github.com/cyphar/filepath-securejoin"
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
+
+	"github.com/hawser-project/hawser/node/runtime"
 )
 
 // A rootfs is built once by build and then used as the root of what runs in the
@@ -26,6 +28,7 @@ type rootfs struct {
 	overlay bool   // it is an overlay: writes stay in the container, and mount points can be made
 	owner   [2]int // user and group of the container
 	hidden  []string
+	away    []string // mount points of remote file systems that did not answer
 }
 
 // notOverlaid are top directories that the container gets anew, or not at all.
@@ -102,6 +105,9 @@ func (r *rootfs) files() error {
 	if err := unix.Mount("", r.path, "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("make a root: %w", err)
 	}
+	if err := r.dropAway("/"); err != nil {
+		return fmt.Errorf("make a root: %w", err)
+	}
 	return restrict(r.path, true, r.noDeviceAttr())
 }
 
@@ -133,7 +139,9 @@ func (r *rootfs) overlays(layers string) error {
 			if err := os.MkdirAll(filepath.Join(r.path, path), 0o755); err != nil {
 				return err
 			}
-			points = append(points, path)
+			if !slices.Contains(r.away, path) {
+				points = append(points, path)
+			}
 		}
 	}
 	slices.Sort(points)
@@ -149,7 +157,7 @@ func (r *rootfs) overlays(layers string) error {
 func (r *rootfs) overlayAll(layers string, points []string) error {
 	made, shown := 0, ""
 	for _, p := range points {
-		if shown != "" && under(p, shown) {
+		if shown != "" && runtime.Under(p, shown) {
 			continue
 		}
 		if err := r.overlayOf(layers, p); err == nil {
@@ -195,10 +203,15 @@ func (r *rootfs) show(layers, path string) error {
 		if err != nil {
 			return err
 		}
-		if !e.IsDir() || r.overlayOf(layers, p) != nil {
-			if err := r.showWhole(p); err != nil {
-				return err
-			}
+		switch below := func(away string) bool { return runtime.Under(away, p) }; {
+		case slices.Contains(r.away, p): // it stays an empty directory
+		case e.IsDir() && slices.ContainsFunc(r.away, below):
+			err = r.show(layers, p)
+		case !e.IsDir() || r.overlayOf(layers, p) != nil:
+			err = r.showWhole(p)
+		}
+		if err != nil {
+			return err
 		}
 	}
 	return nil
@@ -213,7 +226,37 @@ func (r *rootfs) showWhole(path string) error {
 	if err := bind(path, target, true); err != nil {
 		return nil //nolint:nilerr // then it is missing in the container
 	}
+	if err := r.dropAway(path); err != nil {
+		return err
+	}
 	return restrict(target, true, unix.MOUNT_ATTR_RDONLY|r.noDeviceAttr())
+}
+
+// dropAway removes remote file systems that did not answer from what was mounted for path. It asks
+// them nothing. Where a user namespace does not let it unmount, it covers them.
+func (r *rootfs) dropAway(path string) error {
+	dropped := ""
+	for _, p := range r.away {
+		if !runtime.Under(p, path) || p == path || dropped != "" && runtime.Under(p, dropped) {
+			continue
+		}
+		dropped = p
+		above, err := securejoin.SecureJoin(r.path, filepath.Dir(p))
+		if err != nil {
+			return err
+		}
+		target := filepath.Join(above, filepath.Base(p))
+		if unix.Unmount(target, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW) == nil {
+			continue
+		}
+		if err = r.nothing(target, true); errors.Is(err, unix.ENOTDIR) {
+			err = r.nothing(target, false)
+		}
+		if err != nil {
+			return fmt.Errorf("leave out %s: %w", p, err)
+		}
+	}
+	return nil
 }
 
 func touch(path string) error {
@@ -231,25 +274,29 @@ func (r *rootfs) hasRoot() bool {
 }
 
 // mountPoints lists the mount points of file systems with files below /, parents first. It leaves out
-// remote ones that did not answer: one server that is away would keep all containers from starting.
+// remote ones that did not answer, and sets r.away to those: one server that is away would keep all
+// containers from starting.
 func (r *rootfs) mountPoints() ([]string, error) {
 	ms, err := mountinfo.GetMounts(nil)
 	if err != nil {
 		return nil, err
 	}
 	var points []string
+	r.away = nil
 	for _, m := range ms {
 		if m.Mountpoint == "/" || slices.Contains(pseudo, m.FSType) || len(points) == maxMounts {
 			continue
 		}
 		if remote(m.FSType) && !slices.Contains(r.spec.Remote, m.Mountpoint) {
+			r.away = append(r.away, m.Mountpoint)
 			continue
 		}
-		if slices.ContainsFunc(slices.Concat(r.spec.Hide, notOverlaid), func(d string) bool { return under(m.Mountpoint, d) }) {
+		if slices.ContainsFunc(slices.Concat(r.spec.Hide, notOverlaid), func(d string) bool { return runtime.Under(m.Mountpoint, d) }) {
 			continue
 		}
 		points = append(points, m.Mountpoint)
 	}
+	slices.Sort(r.away)
 	slices.Sort(points)
 	return slices.Compact(points), nil
 }
@@ -411,7 +458,7 @@ func (r *rootfs) ownMounts() ([]string, error) {
 	}
 	var own []string
 	for _, m := range ms {
-		if under(m.Mountpoint, real) && !under(m.Mountpoint, filepath.Join(real, "dev")) && !under(m.Mountpoint, filepath.Join(real, "proc")) {
+		if runtime.Under(m.Mountpoint, real) && !runtime.Under(m.Mountpoint, filepath.Join(real, "dev")) && !runtime.Under(m.Mountpoint, filepath.Join(real, "proc")) {
 			own = append(own, m.Mountpoint)
 		}
 	}

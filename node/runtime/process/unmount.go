@@ -7,16 +7,10 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 )
-
-// under reports whether path is dir or below it. Both are clean.
-func under(path, dir string) bool {
-	return path == dir || dir == "/" || strings.HasPrefix(path, dir+"/")
-}
 
 // unmountBelow unmounts every mount of this mount namespace at or below dir, and fails if
 // one is left: removing the files of a mounted file system could not be undone.

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	securejoin "github.com/cyphar/filepath-securejoin"
@@ -32,7 +33,7 @@ func (r *rootfs) hide() error {
 		if err != nil {
 			return fmt.Errorf("hide: %w", err)
 		}
-		r.hidden = append(r.hidden, aliases(path, ms)...)
+		r.hidden = append(r.hidden, runtime.Aliases(path, ms)...)
 	}
 	slices.Sort(r.hidden)
 	r.hidden = slices.Compact(r.hidden)
@@ -48,36 +49,6 @@ func (r *rootfs) hide() error {
 		}
 	}
 	return nil
-}
-
-// aliases lists path, which has no symbolic link in it, and all other paths at which
-// the directory, or a part of it, is mounted.
-func aliases(path string, ms []*mountinfo.Info) []string {
-	all := []string{path}
-	var on *mountinfo.Info
-	for _, m := range ms { // a later mount covers an earlier one
-		if under(path, m.Mountpoint) && (on == nil || len(m.Mountpoint) >= len(on.Mountpoint)) {
-			on = m
-		}
-	}
-	if on == nil {
-		return all
-	}
-	inFS := filepath.Join(on.Root, strings.TrimPrefix(path, on.Mountpoint))
-	for _, m := range ms {
-		at := ""
-		switch {
-		case m.Major != on.Major || m.Minor != on.Minor:
-		case under(inFS, m.Root):
-			at = filepath.Join(m.Mountpoint, strings.TrimPrefix(inFS, m.Root))
-		case under(m.Root, inFS):
-			at = m.Mountpoint
-		}
-		if at != "" && !under(at, path) {
-			all = append(all, at)
-		}
-	}
-	return all
 }
 
 // volumes makes the container's mounts, parents first.
@@ -106,6 +77,9 @@ func (r *rootfs) volume(m runtime.Mount) error {
 		return err
 	}
 	defer source.Close()
+	if leads, lerr := os.Readlink(fdPath(source)); m.Resolved != "" && (lerr != nil || leads != m.Resolved) {
+		return fmt.Errorf("it does not lead to %s any more: a symbolic link has replaced a directory of its path", m.Resolved)
+	}
 	info, err := source.Stat()
 	if err != nil {
 		return err
@@ -115,52 +89,96 @@ func (r *rootfs) volume(m runtime.Mount) error {
 		return err
 	}
 	defer target.Close()
-	if err = bind(fdPath(source), fdPath(target), true); err != nil {
-		return err
-	}
-	// The descriptor is that of the directory below the new mount. Opening its name gives
-	// the mount.
-	at, err := os.Readlink(fdPath(target))
+	at, err := bindOpened(source, target)
 	if err != nil {
 		return err
 	}
+	defer at.Close()
 	attrs := r.noDeviceAttr()
 	if m.ReadOnly {
 		attrs |= unix.MOUNT_ATTR_RDONLY
 	}
-	if err := restrict(at, true, attrs); err != nil || r.spec.Container.Security.Privileged || !info.IsDir() {
+	if err := restrict(fdPath(at), true, attrs); err != nil || r.spec.Container.Security.Privileged || !info.IsDir() {
 		return err
 	}
 	return r.hideIn(at, source)
 }
 
+// bindOpened mounts source at target and opens the mount. The descriptor target is that of what is
+// below the mount, so the mount is opened by its name; who has put something else there
+// meanwhile keeps the container from starting.
+func bindOpened(source, target *os.File) (*os.File, error) {
+	before, err := mountinfo.GetMounts(nil)
+	if err != nil {
+		return nil, err
+	}
+	if err = bind(fdPath(source), fdPath(target), true); err != nil {
+		return nil, err
+	}
+	name, err := os.Readlink(fdPath(target))
+	if err != nil {
+		return nil, err
+	}
+	at, err := os.OpenFile(name, unix.O_PATH|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	id, err := mountID(at)
+	a, aerr := at.Stat()
+	b, berr := source.Stat()
+	if err = errors.Join(err, aerr, berr); err == nil &&
+		(!os.SameFile(a, b) || slices.ContainsFunc(before, func(m *mountinfo.Info) bool { return m.ID == id })) {
+		err = errors.New("the mount point has been replaced meanwhile")
+	}
+	if err != nil {
+		return nil, errors.Join(err, at.Close())
+	}
+	return at, nil
+}
+
+// mountID is the id in mountinfo of the mount that f is in.
+func mountID(f *os.File) (int, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/self/fdinfo/%d", f.Fd()))
+	if err != nil {
+		return 0, err
+	}
+	_, rest, _ := strings.Cut(string(text), "mnt_id:")
+	line, _, _ := strings.Cut(rest, "\n")
+	return strconv.Atoi(strings.TrimSpace(line))
+}
+
 // hideIn covers the hidden directories in a volume of the directory source that is
 // mounted at target.
-func (r *rootfs) hideIn(target string, source *os.File) error {
+func (r *rootfs) hideIn(target, source *os.File) error {
 	shown, err := os.Readlink(fdPath(source))
 	if err != nil {
 		return err
 	}
 	for _, path := range r.hidden {
-		if path == shown || !under(path, shown) {
+		if path == shown || !runtime.Under(path, shown) {
 			continue
 		}
-		at, err := securejoin.SecureJoin(target, strings.TrimPrefix(path, shown))
-		if err != nil {
-			return err
-		}
-		info, err := os.Stat(at)
+		at, err := securejoin.OpenatInRoot(target, strings.TrimPrefix(path, shown))
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
 		if err == nil {
-			err = r.nothing(at, info.IsDir())
+			err = r.hideOpened(at)
 		}
 		if err != nil {
 			return fmt.Errorf("hide %s: %w", path, err)
 		}
 	}
 	return nil
+}
+
+func (r *rootfs) hideOpened(at *os.File) error {
+	defer at.Close()
+	info, err := at.Stat()
+	if err != nil {
+		return err
+	}
+	return r.nothing(fdPath(at), info.IsDir())
 }
 
 // fdPath is a path that leads to an open file.
@@ -226,7 +244,7 @@ func (r *rootfs) overlayParents(layers string) {
 	parents = append(parents, r.existingParent(r.spec.Container.WorkingDir))
 	slices.Sort(parents)
 	for _, p := range slices.Compact(parents) {
-		if p == "" {
+		if p == "" || slices.ContainsFunc(r.away, func(away string) bool { return runtime.Under(p, away) }) {
 			continue
 		}
 		if mounted, err := mountinfo.Mounted(filepath.Join(r.path, p)); err == nil && !mounted {
@@ -303,7 +321,7 @@ func (r *rootfs) makePlace(path string, dir bool) error {
 	if err != nil {
 		return err
 	}
-	own := under(full, filepath.Join(r.path, "tmp")) || under(full, filepath.Join(r.path, "dev"))
+	own := runtime.Under(full, filepath.Join(r.path, "tmp")) || runtime.Under(full, filepath.Join(r.path, "dev"))
 	if !r.overlay && !own {
 		return errors.New("there is nothing to mount on, and without an overlay file system it cannot be made")
 	}
