@@ -39,8 +39,7 @@ func TestMain(m *testing.M) {
 	// One of them sleeps by a clock outside of the bubble.
 	utilruntime.ErrorHandlers = nil
 	goleak.VerifyTestMain(m,
-		// Asks a file system of the machine until that answers or is unmounted. Tests of the
-		// process runtime, which may run meanwhile, mount one that does not answer.
+		// Asks a file system of the machine until that answers or is unmounted.
 		goleak.IgnoreAnyFunction("github.com/hawser-project/hawser/node/runtime/process.(*looks).begin.func1"),
 		goleak.IgnoreTopFunction("os/exec.(*Cmd).watchCtx"),
 	)
