@@ -72,7 +72,14 @@ func newMetrics(reg prometheus.Registerer, state func() State) *metrics {
 	if reg == nil {
 		return m
 	}
-	reg.MustRegister(m.sessions, m.moves, m.ledger, m.failures, m.ends, m.dials, m.open, m.bytes,
+	reg.MustRegister(m.sessions, m.moves, m.ledger, m.failures, m.ends, m.dials, m.open, m.bytes)
+	reg.MustRegister(gaugesOf(state)...)
+	return m
+}
+
+// gaugesOf are the metrics of the state.
+func gaugesOf(state func() State) []prometheus.Collector {
+	return []prometheus.Collector{
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "hawser_agent_connected", Help: "1 if the agent has a session with a server and a connection for it.",
 		}, func() float64 {
@@ -98,8 +105,7 @@ func newMetrics(reg prometheus.Registerer, state func() State) *metrics {
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "hawser_agent_unread_limit_bytes", Help: "Limit of hawser_agent_unread_bytes. The server may send less as it is approached.",
 		}, func() float64 { return float64(tunnel.ProcessIntake().Limit()) }),
-	)
-	return m
+	}
 }
 
 // began counts a session in.

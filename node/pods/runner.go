@@ -141,30 +141,7 @@ func New(cfg Config) (*Runner, error) {
 	case cfg.Dir == "":
 		return nil, errors.New("pods: Config.Dir is required")
 	}
-	cfg.MaxPods = cmp.Or(cfg.MaxPods, 110)
-	cfg.CrashDelay = cmp.Or(cfg.CrashDelay, 10*time.Second)
-	cfg.MaxCrashDelay = cmp.Or(cfg.MaxCrashDelay, 5*time.Minute)
-	cfg.CrashReset = cmp.Or(cfg.CrashReset, 10*time.Minute)
-	cfg.RetryDelay = cmp.Or(cfg.RetryDelay, 10*time.Second)
-	cfg.WriteRetry = cmp.Or(cfg.WriteRetry, 30*time.Second)
-	cfg.VolumeRefresh = cmp.Or(cfg.VolumeRefresh, time.Minute)
-	cfg.ObjectTTL = cmp.Or(cfg.ObjectTTL, 30*time.Second)
-	cfg.Housekeeping = cmp.Or(cfg.Housekeeping, 2*time.Minute)
-	cfg.Collect = cmp.Or(cfg.Collect, time.Minute)
-	cfg.Retention = cmp.Or(cfg.Retention, &Retention{PerContainer: DefaultPerContainer, Total: DefaultTotal})
-	cfg.Patience = cmp.Or(cfg.Patience, DefaultPatience)
-	if cfg.Metrics == nil {
-		cfg.Metrics = NewMetrics(nil)
-	}
-	if cfg.Log == nil {
-		cfg.Log = slog.New(slog.DiscardHandler)
-	}
-	if cfg.Answers == nil {
-		cfg.Answers = func(context.Context, string) error { return nil }
-	}
-	if cfg.HostIPs == nil {
-		cfg.HostIPs = func() []string { return nil }
-	}
+	cfg.setDefaults()
 	known, err := apiServerVars(cfg.APIServer)
 	if err != nil {
 		return nil, fmt.Errorf("pods: Config.APIServer: %w", err)
@@ -193,6 +170,33 @@ func New(cfg Config) (*Runner, error) {
 	return r, nil
 }
 
+func (c *Config) setDefaults() {
+	c.MaxPods = cmp.Or(c.MaxPods, 110)
+	c.CrashDelay = cmp.Or(c.CrashDelay, 10*time.Second)
+	c.MaxCrashDelay = cmp.Or(c.MaxCrashDelay, 5*time.Minute)
+	c.CrashReset = cmp.Or(c.CrashReset, 10*time.Minute)
+	c.RetryDelay = cmp.Or(c.RetryDelay, 10*time.Second)
+	c.WriteRetry = cmp.Or(c.WriteRetry, 30*time.Second)
+	c.VolumeRefresh = cmp.Or(c.VolumeRefresh, time.Minute)
+	c.ObjectTTL = cmp.Or(c.ObjectTTL, 30*time.Second)
+	c.Housekeeping = cmp.Or(c.Housekeeping, 2*time.Minute)
+	c.Collect = cmp.Or(c.Collect, time.Minute)
+	c.Retention = cmp.Or(c.Retention, &Retention{PerContainer: DefaultPerContainer, Total: DefaultTotal})
+	c.Patience = cmp.Or(c.Patience, DefaultPatience)
+	if c.Metrics == nil {
+		c.Metrics = NewMetrics(nil)
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	if c.Answers == nil {
+		c.Answers = func(context.Context, string) error { return nil }
+	}
+	if c.HostIPs == nil {
+		c.HostIPs = func() []string { return nil }
+	}
+}
+
 // Wake makes the Runner read its sources again.
 func (r *Runner) Wake() {
 	select {
@@ -212,19 +216,11 @@ func (r *Runner) Run(ctx context.Context) error {
 		return err
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	var (
-		wg       sync.WaitGroup
-		workers  sync.WaitGroup
-		watchErr = make(chan error, 1)
-		changes  = make(chan runtime.PodID)
-	)
+	var wg, workers sync.WaitGroup
 	defer workers.Wait()
 	defer wg.Wait()
 	defer cancel()
-	wg.Go(func() { watchErr <- r.cfg.Runtime.Watch(ctx, changes) })
-	wg.Go(func() { r.source.run(ctx) })
-	wg.Go(func() { r.keepMirrors(ctx) })
-	wg.Go(func() { r.watchStorage(ctx) })
+	changes, watchErr := r.startWatches(ctx, &wg)
 	housekeeping := time.NewTicker(r.cfg.Housekeeping)
 	defer housekeeping.Stop()
 	passes := time.NewTicker(r.cfg.Collect)
@@ -268,6 +264,16 @@ func (r *Runner) Run(ctx context.Context) error {
 			r.sweep(ctx, &workers)
 		}
 	}
+}
+
+// startWatches starts the goroutines that Run has besides workers. They end with ctx.
+func (r *Runner) startWatches(ctx context.Context, wg *sync.WaitGroup) (<-chan runtime.PodID, <-chan error) {
+	changes, watchErr := make(chan runtime.PodID), make(chan error, 1)
+	wg.Go(func() { watchErr <- r.cfg.Runtime.Watch(ctx, changes) })
+	wg.Go(func() { r.source.run(ctx) })
+	wg.Go(func() { r.keepMirrors(ctx) })
+	wg.Go(func() { r.watchStorage(ctx) })
+	return changes, watchErr
 }
 
 // begin reads the runtime's name and the state of an earlier run.
