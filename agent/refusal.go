@@ -197,7 +197,8 @@ func (r *Refusal) remedyOfToken() string {
 		return "this node's certificate has expired: run \"hawser token create --print-join-command\" on the server and start this agent with the token that it prints; check the clocks"
 	case errors.Is(r.Reason, ErrCertificateRejected):
 		return "its authority may have been replaced: check the clocks, then start this agent with a new token (\"hawser token create --print-join-command\" on the server), " +
-			"or put that into its --token-file, and keep the agent's data directory, which has the key that holds the node's name"
+			"or put that into its --token-file, and keep the agent's data directory, which has the key that holds the node's name; " +
+			"a server with --agent-ca takes no token: give --client-certificate, --client-key and --certificate-authority"
 	case errors.Is(r.Reason, ErrServerUntrusted):
 		return untrusted + "if the cluster was made anew, remove the agent's data directory and join with a new token"
 	case errors.Is(r.Reason, ErrRevoked):

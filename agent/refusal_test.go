@@ -82,7 +82,7 @@ func TestRefusals(t *testing.T) {
 		says       string
 	}{
 		{name: "nothing wrong", agent: good, hub: server},
-		{name: "certificate of another authority", agent: side{ours, theirs.leaf(t, later)}, hub: server, want: ErrCertificateRejected, says: "new token"},
+		{name: "certificate of another authority", agent: side{ours, theirs.leaf(t, later)}, hub: server, want: ErrCertificateRejected, says: "the key that holds the node's name; a server with --agent-ca takes no token: give --client-certificate"},
 		{name: "certificate that has expired", agent: side{ours, ours.leaf(t, past)}, hub: server, want: ErrCertificateRejected, says: "hawser token create --print-join-command"},
 		{name: "no certificate", agent: side{ours, new(tls.Certificate)}, hub: server, want: ErrCertificateRejected, says: "new token"},
 		{name: "server of another authority", agent: good, hub: side{ours, theirs.serving(t, later)}, want: ErrServerUntrusted, says: "intercepts TLS; if the cluster was made anew, remove the agent's data directory"},
