@@ -85,6 +85,7 @@ type front struct {
 
 // openFronts opens what o asks for.
 func (t *tunnels) openFronts(ctx context.Context, o *serverOptions, keys *keyring) error {
+	expiry := &clientExpiry{log: t.log}
 	for _, f := range o.fronts.all() {
 		if f.port != 0 {
 			l, err := listen(ctx, "--"+f.kind+"-port", o.listenAddress(f.port))
@@ -95,7 +96,7 @@ func (t *tunnels) openFronts(ctx context.Context, o *serverOptions, keys *keyrin
 			if err != nil {
 				return errors.Join(err, l.Close())
 			}
-			if err := t.addFront(f, "tls", connect.ListenTLS(l, conf), o.shutdown.grace, connectClientsOnly); err != nil {
+			if err := t.addFront(f, "tls", connect.ListenTLS(l, conf), o.shutdown.grace, expiry.after(connectClientsOnly)); err != nil {
 				return err
 			}
 		}
