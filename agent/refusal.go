@@ -140,11 +140,19 @@ func alertReason(alert error) error {
 	return nil
 }
 
+// Alerts that have remedies of their own.
+const (
+	certificateExpired    tls.AlertError = 45
+	noApplicationProtocol tls.AlertError = 120
+)
+
 // expired reports whether the server considers this node's certificate expired.
-func expired(err error) bool {
-	const certificateExpired tls.AlertError = 45
+func expired(err error) bool { return isAlert(err, certificateExpired) }
+
+// isAlert reports whether err is that alert of the server.
+func isAlert(err error, alert tls.AlertError) bool {
 	var op *net.OpError
-	return errors.As(err, &op) && op.Op == "remote error" && op.Err != nil && op.Err.Error() == certificateExpired.Error()
+	return errors.As(err, &op) && op.Op == "remote error" && op.Err != nil && op.Err.Error() == alert.Error()
 }
 
 // remedy is what an operator should do.
@@ -169,6 +177,8 @@ func (r *Refusal) remedy() string {
 		return "the address speaks HTTP without TLS: check the port, and whether a captive portal or a proxy is on the way; \"hawser-agent check\" has its answer"
 	case errors.As(err, &noTLS):
 		return "the address does not speak TLS, check the port"
+	case isAlert(err, noApplicationProtocol):
+		return "a hawser server of another version, or an API server answers there: check the address; a hub beside a cluster is on port 8132 by default"
 	case errors.Is(r.Reason, ErrNotServer):
 		return "check the address and the server's version"
 	case errors.Is(r.Reason, ErrProxyRefused):
@@ -187,7 +197,8 @@ func (r *Refusal) remedyOfToken() string {
 		return "this node's certificate has expired: run \"hawser token create --print-join-command\" on the server and start this agent with the token that it prints; check the clocks"
 	case errors.Is(r.Reason, ErrCertificateRejected):
 		return "its authority may have been replaced: check the clocks, then start this agent with a new token (\"hawser token create --print-join-command\" on the server), " +
-			"or put that into its --token-file, and keep the agent's data directory, which has the key that holds the node's name"
+			"or put that into its --token-file, and keep the agent's data directory, which has the key that holds the node's name; " +
+			"a server with --agent-ca takes no token: give --client-certificate, --client-key and --certificate-authority"
 	case errors.Is(r.Reason, ErrServerUntrusted):
 		return untrusted + "if the cluster was made anew, remove the agent's data directory and join with a new token"
 	case errors.Is(r.Reason, ErrRevoked):

@@ -82,14 +82,14 @@ func TestRefusals(t *testing.T) {
 		says       string
 	}{
 		{name: "nothing wrong", agent: good, hub: server},
-		{name: "certificate of another authority", agent: side{ours, theirs.leaf(t, later)}, hub: server, want: ErrCertificateRejected, says: "new token"},
+		{name: "certificate of another authority", agent: side{ours, theirs.leaf(t, later)}, hub: server, want: ErrCertificateRejected, says: "the key that holds the node's name; a server with --agent-ca takes no token: give --client-certificate"},
 		{name: "certificate that has expired", agent: side{ours, ours.leaf(t, past)}, hub: server, want: ErrCertificateRejected, says: "hawser token create --print-join-command"},
 		{name: "no certificate", agent: side{ours, new(tls.Certificate)}, hub: server, want: ErrCertificateRejected, says: "new token"},
 		{name: "server of another authority", agent: good, hub: side{ours, theirs.serving(t, later)}, want: ErrServerUntrusted, says: "intercepts TLS; if the cluster was made anew, remove the agent's data directory"},
 		{name: "server's certificate has expired", agent: good, hub: side{ours, ours.serving(t, past)}, want: ErrServerUntrusted, says: "clock"},
 		{name: "server that is a node", agent: good, hub: side{ours, ours.issued(t, later, x509.ExtKeyUsageServerAuth, nodeSubject, "hub")}, want: ErrServerUntrusted, says: "system:node:node-1"},
 		{name: "server of another name", agent: good, hub: server, host: "bub", want: ErrServerUntrusted, says: "--tls-san"},
-		{name: "server that is none", agent: good, hub: server, protocol: "h2", want: ErrNotServer, says: "version"},
+		{name: "server that is none", agent: good, hub: server, protocol: "h2", want: ErrNotServer, says: "of another version, or an API server answers there: check the address; a hub beside a cluster is on port 8132 by default"},
 		{name: "no TLS", agent: good, plain: "220 ready\r\n", want: ErrNotServer, says: "check the port"},
 		{name: "HTTP", agent: good, plain: "HTTP/1.1 302 Found\r\n\r\n", want: ErrNotServer, says: "captive portal"},
 	} {

@@ -58,6 +58,7 @@ type keeper struct {
 	suspended   bool          // the machine was, and there has been no route since
 	links       sync.WaitGroup
 	logged      map[string]repeat // by server
+	said        verdict           // the latest about the node's certificate
 	sameAs      map[string]*link  // by server: the session with the one that it led to
 }
 

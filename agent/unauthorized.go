@@ -41,6 +41,19 @@ type unauthorized struct {
 	since time.Time  // zero if it has answered one since
 	told  time.Time
 	next  time.Time // when to ask a server, if it still refuses them
+	// accepted is whether the API ever accepted a certificate of the node, and noted whether it was
+	// logged that it does not.
+	accepted, noted bool
+}
+
+// neverAccepted reports whether the API never accepted a certificate of the node. At the first call
+// that returns true, so is first.
+func (u *unauthorized) neverAccepted() (never, first bool) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	first = !u.accepted && !u.noted
+	u.noted = u.noted || first
+	return !u.accepted, first
 }
 
 // note records a status. It returns whether to log, and whether to ask a server.
@@ -49,7 +62,7 @@ func (u *unauthorized) note(status int, now time.Time) (tell, ask bool) {
 	defer u.mu.Unlock()
 	if status != http.StatusUnauthorized {
 		if status < http.StatusInternalServerError {
-			u.since = time.Time{}
+			u.since, u.accepted = time.Time{}, true
 		}
 		return false, false
 	}
@@ -69,7 +82,8 @@ func (u *unauthorized) note(status int, now time.Time) (tell, ask bool) {
 }
 
 // Answered records the HTTP status of the API's answer to a request of the node. While all are
-// 401 (Unauthorized) that is logged. A server does not look at the certificate of a session
+// 401 (Unauthorized) that is logged: once if the node was given its certificate and the API never
+// accepted one, as beside a server that has an authority of its own for agents. A server does not look at the certificate of a session
 // again, so it is asked in a connection beside that, and Config.Rejected is called if the server
 // refuses the certificate. It does not block.
 func (g *Group) Answered(status int) {
@@ -79,10 +93,23 @@ func (g *Group) Answered(status int) {
 	}
 	a := g.use(nil)
 	if tell {
-		a.log.Warn("the API refuses this node's certificate (401 Unauthorized)", slog.String("server", a.State().Server))
+		a.tellUnauthorized(&g.unauthorized)
 	}
 	if ask {
 		a.ask.Store(true)
+	}
+}
+
+// tellUnauthorized logs that the API answers 401.
+func (a *Agent) tellUnauthorized(u *unauthorized) {
+	server := slog.String("server", a.State().Server)
+	never, first := u.neverAccepted()
+	switch {
+	case a.cfg.CertificateFile == "" || !never:
+		a.log.Warn("the API refuses this node's certificate (401 Unauthorized)", server)
+	case first:
+		a.log.Info("the API does not know this node's certificate (401 Unauthorized), as is normal beside a server with --agent-ca; else replace it",
+			server, slog.String("file", a.cfg.CertificateFile))
 	}
 }
 
@@ -113,8 +140,20 @@ func (k *keeper) asked(f found) {
 		k.agent.rejected(f.began)
 		return
 	}
-	k.agent.log.Info("asked this server about the node's certificate", slog.String("server", f.server),
-		slog.Bool("accepted", f.err == nil || acceptsCertificate(f.err)), slog.Any("answer", f.err))
+	accepted, level := f.err == nil || acceptsCertificate(f.err), slog.LevelInfo
+	if said := (verdict{f.server, accepted}); said == k.said {
+		level = slog.LevelDebug
+	} else {
+		k.said = said
+	}
+	k.agent.log.Log(context.Background(), level, "asked this server about the node's certificate", slog.String("server", f.server),
+		slog.Bool("accepted", accepted), slog.Any("answer", f.err))
+}
+
+// A verdict is what a server said when it was asked about the node's certificate.
+type verdict struct {
+	server   string
+	accepted bool
 }
 
 // refusesCertificate reports whether a server refuses the node's certificate for a reason that

@@ -219,6 +219,37 @@ func TestAPIRefusesCertificate(t *testing.T) {
 	}
 }
 
+// TestGivenCertificateIsNotTheAPIs: an API that never accepted a given certificate takes those of
+// another authority, as beside a server with --agent-ca. That is told once, and so is the server's
+// answer.
+func TestGivenCertificateIsNotTheAPIs(t *testing.T) {
+	for name, accepted := range map[string]bool{"never accepted": false, "accepted before": true} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, h *servers) {
+				h.identity = func(name string) string { return name }
+				h.open("a:1")
+				c := new(gate).config(h, "a:1")
+				c.CertificateFile = "/x/client.pem"
+				g := h.startGroup(c, 1)
+				pass(time.Second)
+				if accepted {
+					g.Answered(http.StatusForbidden)
+				}
+				for end := time.Now().Add(time.Hour); time.Now().Before(end); pass(10 * time.Second) {
+					g.Answered(http.StatusUnauthorized)
+				}
+				warned, told, asked := len(g.log.lines("level=WARN")), len(g.log.lines("with --agent-ca")), len(g.log.lines("asked this server about"))
+				if (warned > 0) != accepted || (told == 1) == accepted || asked != 1 {
+					t.Errorf("%d warnings, told %d times, %d answers", warned, told, asked)
+				}
+				if n := h.greetings(); n < 10 {
+					t.Errorf("the server was asked %d times", n-1)
+				}
+			})
+		})
+	}
+}
+
 // TestLongRefusalEndsNoStream: while the API refuses the certificate and the servers accept it, the
 // streams go on, however long that is, also past MoveTimeout.
 func TestLongRefusalEndsNoStream(t *testing.T) {

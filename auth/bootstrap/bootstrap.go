@@ -413,10 +413,17 @@ func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
 	return b.RoundTripper.RoundTrip(r)
 }
 
+// lostCA reports whether an error of loadTrust means that the file is not there, or has no
+// certificates. One that this program may not read is still there.
+func lostCA(err error) bool {
+	var io *fs.PathError
+	return errors.Is(err, fs.ErrNotExist) || err != nil && !errors.As(err, &io)
+}
+
 // load returns the identity in the data directory, or nil if there is none and the node
 // can join.
 func load(c *Config) (*Identity, error) {
-	pair, err := readPair(c.path(clientFile))
+	pair, err := c.readClient()
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil //nolint:nilnil // documented
 	}
@@ -425,11 +432,11 @@ func load(c *Config) (*Identity, error) {
 	}
 	stored, err := c.loadTrust()
 	switch {
-	case errors.Is(err, os.ErrNotExist) && c.canJoin() == nil:
-		c.Log.Warn("the cluster's CA is lost, joining anew", "node", c.NodeName, "file", c.path(caFile))
+	case lostCA(err) && c.canJoin() == nil:
+		c.Log.Warn("the cluster's CA is lost, joining anew", "node", c.NodeName, "err", err)
 		return nil, nil //nolint:nilnil // documented
 	case err != nil:
-		return nil, fmt.Errorf("%w; put the file back, or remove %s and join anew with a token (--token-file)", err, c.pki())
+		return nil, fmt.Errorf("%w; put the file back, or join anew with a token (--token-file) and the CA's hash (--discovery-token-ca-cert-hash), and keep %s, which has the node's key", err, c.pki())
 	}
 	name, err := auth.NodeName(pair.Leaf)
 	if err != nil {

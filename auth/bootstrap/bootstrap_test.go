@@ -427,20 +427,16 @@ func TestKeptCertificate(t *testing.T) {
 		{"not yet valid", time.Hour, 2 * time.Hour, func(*Config) {}, "set the clock", false, false},
 		{"another node", -time.Hour, time.Hour, func(c *Config) { c.NodeName = "node-2" }, `belongs to node "node-1", not "node-2"`, false, true},
 		{"another cluster", -time.Hour, time.Hour, func(c *Config) { c.Pins = []Pin{{1}} }, "belongs to another cluster", false, true},
-		{"torn", -time.Hour, time.Hour, func(c *Config) {
-			if err := os.WriteFile(c.path(clientFile), []byte("x"), 0o600); err != nil {
-				t.Fatal(err)
-			}
-		}, "remove the file", false, true},
+		{"torn", -time.Hour, time.Hour, func(c *Config) { empty(t, c.path(clientFile)) }, "remove the file", false, true},
 		{"CA lost, with token", -time.Hour, time.Hour, func(c *Config) { loseCA(t, c) }, "is lost", true, false},
 		{"CA lost, without token", -time.Hour, time.Hour, func(c *Config) {
 			loseCA(t, c)
 			c.Token = Token{}
 		}, "join anew with a token", false, true},
-		{"CA torn", -time.Hour, time.Hour, func(c *Config) {
-			if err := os.WriteFile(c.path(caFile), []byte("x"), 0o644); err != nil {
-				t.Fatal(err)
-			}
+		{"CA torn, with token", -time.Hour, time.Hour, func(c *Config) { empty(t, c.path(caFile)) }, "is lost", true, false},
+		{"CA torn, without token", -time.Hour, time.Hour, func(c *Config) {
+			empty(t, c.path(caFile))
+			c.Token = Token{}
 		}, "join anew with a token", false, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -472,13 +468,6 @@ func TestKeptCertificate(t *testing.T) {
 				t.Errorf("asked %v, want %v", s.creates > before, tt.asked)
 			}
 		})
-	}
-}
-
-func loseCA(t *testing.T, c *Config) {
-	t.Helper()
-	if err := os.Remove(c.path(caFile)); err != nil {
-		t.Fatal(err)
 	}
 }
 

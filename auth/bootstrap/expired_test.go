@@ -81,8 +81,8 @@ func outlived(t *testing.T, c *Config, ca *authority) *x509.Certificate {
 }
 
 // heldBy makes the server approve requests as the control plane does, where the name of the
-// node is held by the key of a certificate.
-func (s *server) heldBy(cert *x509.Certificate) {
+// node is held by the key of a certificate. It returns the records.
+func (s *server) heldBy(cert *x509.Certificate) *nodekeys.Book {
 	names := nodekeys.NewBook(fake.NewClientset())
 	if err := names.Claim(s.t.Context(), "node-1", nodekeys.KeyOf(cert), ""); err != nil {
 		s.t.Fatal(err)
@@ -96,6 +96,7 @@ func (s *server) heldBy(cert *x509.Certificate) {
 		}
 		approve(csr)
 	}
+	return names
 }
 
 // A node with a token whose certificate has expired has its identity from the start, and joins
@@ -160,13 +161,67 @@ func TestExpiredNodeWithFullDisk(t *testing.T) {
 	}
 }
 
-// A node that has lost the file with the cluster's CA joins again with the key that it has.
+func loseCA(t *testing.T, c *Config) {
+	t.Helper()
+	if err := os.Remove(c.path(caFile)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// empty empties a file.
+func empty(t *testing.T, path string) {
+	t.Helper()
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A node that has lost the file with the cluster's CA, or its contents, joins again with the key
+// that it has.
 func TestNodeWithoutCAJoinsAnew(t *testing.T) {
+	for name, lose := range map[string]func(*testing.T, *Config){
+		"lost":  loseCA,
+		"empty": func(t *testing.T, c *Config) { t.Helper(); empty(t, c.path(caFile)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			ca := newAuthority(t)
+			s := newServer(t, ca, nil)
+			c := s.config()
+			s.heldBy(outlived(t, &c, ca))
+			lose(t, &c)
+			token := c.Token
+			c.Token = Token{}
+			if _, err := Join(t.Context(), c); err == nil || !strings.Contains(err.Error(), "join anew with a token") || strings.Contains(err.Error(), "remove ") {
+				t.Errorf("without a token: %v", err)
+			}
+			c.Token = token
+			if _, err := Join(t.Context(), c); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// TestNodeWithoutItsKey: with the file of its certificate a node loses its key, which holds its name.
+// The remedy that it prints works, and not without the administrator.
+func TestNodeWithoutItsKey(t *testing.T) {
 	ca := newAuthority(t)
 	s := newServer(t, ca, nil)
 	c := s.config()
-	s.heldBy(outlived(t, &c, ca))
-	loseCA(t, &c)
+	names := s.heldBy(outlived(t, &c, ca))
+	empty(t, c.path(clientFile))
+	if _, err := Join(t.Context(), c); err == nil || !strings.Contains(err.Error(), `"hawser node allow node-1"`) || !strings.Contains(err.Error(), "remove the file and join with a token") {
+		t.Errorf("error %v", err)
+	}
+	if err := remove(c.path(clientFile)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Join(t.Context(), c); !errors.As(err, new(*DeniedError)) {
+		t.Errorf("while another key holds the name: %v", err)
+	}
+	if err := names.Allow(t.Context(), "node-1", "admin", time.Hour); err != nil {
+		t.Fatal(err)
+	}
 	if _, err := Join(t.Context(), c); err != nil {
 		t.Error(err)
 	}

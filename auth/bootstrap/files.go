@@ -70,7 +70,7 @@ func readKey(path string) (*ecdsa.PrivateKey, error) {
 // means that a file cannot be read.
 func (c *Config) Keys() ([]Pin, error) {
 	var keys []Pin
-	pair, err := readPair(c.path(clientFile))
+	pair, err := c.readClient()
 	if err == nil {
 		keys = append(keys, PinOf(pair.Leaf))
 	} else if !errors.Is(err, os.ErrNotExist) {
@@ -158,9 +158,19 @@ func readPair(path string) (*tls.Certificate, error) {
 	}
 	pair, err := tls.X509KeyPair(data, data)
 	if err != nil {
-		return nil, fmt.Errorf("read certificate %s: %w; remove the file to get a new one", path, err)
+		return nil, fmt.Errorf("read certificate %s: %w", path, err)
 	}
 	return &pair, nil
+}
+
+// readClient reads the node's certificate and its key. The error has the remedy: without the key the
+// node's name is held by a key that nobody has.
+func (c *Config) readClient() (*tls.Certificate, error) {
+	pair, err := readPair(c.path(clientFile))
+	if io := (*fs.PathError)(nil); err == nil || errors.As(err, &io) {
+		return pair, err
+	}
+	return nil, fmt.Errorf("%w; the node's key is lost with it: have an administrator run \"hawser node allow %s\", then remove the file and join with a token (--token-file)", err, c.NodeName)
 }
 
 // readCerts reads one certificate or more.

@@ -4,8 +4,11 @@
 package bootstrap
 
 import (
+	"context"
 	"crypto/ecdsa"
+	"crypto/x509"
 	"errors"
+	"log/slog"
 	"strings"
 	"testing"
 	"time"
@@ -98,4 +101,84 @@ func TestRefusedForAMoment(t *testing.T) {
 		w.id.cfg.Servers = []string{"https://127.0.0.1:1"} // no token gets anything there
 		w.id.cfg.Token = Token{ID: "abcdef", Secret: "0123456789abcdef"}
 	})
+}
+
+// refusedTwice is a node whose certificate was refused, and the one that it got with its token as well.
+func refusedTwice(t *testing.T) (*server, *Identity, *Rotation, *diary) {
+	t.Helper()
+	s := newServer(t, newAuthority(t), nil)
+	id, r := joined(t, s.config())
+	log := new(diary)
+	r.cfg.Log = slog.New(slog.NewTextHandler(log, nil))
+	r.Refused(time.Now())
+	if !r.client.due(time.Now()) {
+		t.Fatal("it goes on with the first certificate")
+	}
+	r.client.renew(context.WithoutCancel(t.Context()))
+	r.Refused(time.Now())
+	return s, id, r, log
+}
+
+// TestAuthorityIsNotTaken: a server that takes other certificates than the cluster signs, as with
+// --agent-ca, refuses each new one. The node does not get one after the other, and says what to do.
+func TestAuthorityIsNotTaken(t *testing.T) {
+	const remedy = "if it runs with --agent-ca, give --client-certificate, --client-key and --certificate-authority"
+	s, _, r, log := refusedTwice(t)
+	for after := 10 * time.Second; after < 40*time.Minute; after += 10 * time.Second { // renew has its own back-off of some seconds
+		if r.client.due(time.Now().Add(after)) {
+			t.Fatalf("it asks again %v after another certificate was refused", after)
+		}
+	}
+	if n := len(log.lines(remedy)); n != 1 {
+		t.Errorf("told %d times: %s", n, log.lines(""))
+	}
+	if s.creates != 2 { // and one to join
+		t.Errorf("%d requests", s.creates)
+	}
+	if !r.client.due(time.Now().Add(2 * time.Hour)) {
+		t.Error("it never asks again")
+	}
+	r.client.renew(t.Context())
+	r.Refused(time.Now())
+	for after := 10 * time.Minute; after < 80*time.Minute; after += time.Minute {
+		if r.client.due(time.Now().Add(after)) {
+			t.Fatalf("it asks again %v after the third", after)
+		}
+	}
+}
+
+// TestAnotherTokenIsTried: another token, or another authority of the cluster, may make a difference.
+// An admitted certificate ends the wait, and is renewed in time.
+func TestAnotherTokenIsTried(t *testing.T) {
+	for name, change := range map[string]func(*Identity, *Rotation){
+		"token": func(id *Identity, _ *Rotation) { id.cfg.Token.ID = "fedcba" },
+		"authority": func(id *Identity, _ *Rotation) {
+			now := id.trust.Load()
+			id.trust.Store(newTrust(now.roots, []*x509.Certificate{newAuthority(t).Cert}, nil))
+		},
+		"refused by another authority": func(id *Identity, r *Rotation) {
+			r.Admitted()
+			other, _ := joined(t, newServer(t, newAuthority(t), nil).config())
+			id.cert.Store(other.cert.Load())
+			r.Refused(time.Now())
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, id, r, _ := refusedTwice(t)
+			soon := time.Now().Add(time.Minute)
+			if r.client.due(soon) {
+				t.Fatal("it asks again at once")
+			}
+			change(id, r)
+			if !r.client.due(soon) {
+				t.Error("it does not ask again")
+			}
+		})
+	}
+	_, _, r, _ := refusedTwice(t)
+	r.client.due(time.Now().Add(time.Minute))
+	r.Admitted()
+	if r.client.due(time.Now().Add(time.Minute)) || !r.client.due(time.Now().Add(59*time.Minute)) {
+		t.Error("an admitted certificate is not renewed in its life")
+	}
 }

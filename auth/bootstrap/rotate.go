@@ -125,33 +125,6 @@ func (r *Rotation) ServerTLS() *tls.Config {
 	}
 }
 
-// Reject records that a server does not admit the node with its client certificate. Then
-// another certificate is requested with a join token, until the node is admitted. An attempt
-// that began before the certificate was replaced says nothing about the present one. Reject
-// does not block.
-func (r *Rotation) Reject(began time.Time) { r.record(&r.client.rejected, began) }
-
-// Refused records that a server refuses the client certificate itself, although the node's key
-// may hold its name: the authority that signed it had been replaced. Then another certificate is
-// requested with a join token and the same key. As with Reject, began is when the attempt began.
-// It does not block.
-func (r *Rotation) Refused(began time.Time) { r.record(&r.client.refused, began) }
-
-// record stores the client certificate, unless it was replaced after the attempt began.
-func (r *Rotation) record(in *atomic.Pointer[tls.Certificate], began time.Time) {
-	pair := r.cfg.Identity.cert.Load()
-	if at := r.replaced.Load(); at == nil || began.After(*at) {
-		in.Store(pair)
-	}
-}
-
-// Admitted records that a server admits the node, which a server may have rejected before, or
-// its certificate. It does not block.
-func (r *Rotation) Admitted() {
-	r.client.rejected.Store(nil)
-	r.client.refused.Store(nil)
-}
-
 // Client returns the client certificate of the node.
 func (r *Rotation) Client() *x509.Certificate { return r.cfg.Identity.cert.Load().Leaf }
 
@@ -226,6 +199,7 @@ type renewal struct {
 	rejected atomic.Pointer[tls.Certificate]
 	// refused is the certificate that a server refused, whatever its key.
 	refused atomic.Pointer[tls.Certificate]
+	vain    vain
 
 	unsaved []byte // the certificate and key while the file does not have them, PEM encoded
 	told    bool   // whether it was logged that they cannot be written
@@ -265,7 +239,7 @@ func (n *renewal) poll() time.Duration {
 // than it should, its authority was replaced, or a random point between 30 and 50 percent
 // of its life is past. So a disconnected node has half of that life to reconnect.
 func (n *renewal) due(now time.Time) bool {
-	if now.Before(n.after) {
+	if now.Before(n.after) || n.inVain(now) {
 		return false
 	}
 	if n.stale(now) {
@@ -393,7 +367,9 @@ func (n *renewal) replace(ctx context.Context) error {
 		// The name is still held by the key: another one would be denied.
 		var data []byte
 		if data, err = id.rejoin(ctx, have); err == nil {
-			err = n.use(data)
+			if err = n.use(data); err == nil {
+				n.vain.got(have, n.cert.Load())
+			}
 		}
 	}
 	if err != nil && (none != nil || !expired) { // it may have been refused for a moment

@@ -113,15 +113,22 @@ func (r *Rotation) followTrust(ctx context.Context) {
 		return
 	}
 	var wait time.Duration
-	last := ""
+	last, told := "", false
 	for {
 		next := r.cfg.Follow*3/4 + rand.N(r.cfg.Follow/2)
 		if err := r.refresh(ctx); err != nil && ctx.Err() == nil {
 			wait = min(max(2*wait, renewFirst), renewLimit)
 			next = max(wait/2+rand.N(wait), retryAfterIn(err))
-			if msg := err.Error(); msg != last {
-				last = msg
-				r.cfg.Log.Warn("cannot learn or keep the cluster's authorities yet, will keep trying", "node", r.cfg.Identity.NodeName(), "err", err)
+			switch msg := err.Error(); {
+			case !r.unknown(err):
+				if msg != last {
+					last = msg
+					r.cfg.Log.Warn("cannot learn or keep the cluster's authorities yet, will keep trying", "node", r.cfg.Identity.NodeName(), "err", err)
+				}
+			case !told:
+				told = true
+				r.cfg.Log.Info("the cluster's authorities are not followed while the API does not know this node's certificate, as is normal beside a server with --agent-ca",
+					"node", r.cfg.Identity.NodeName(), "err", err)
 			}
 		} else {
 			wait, last = 0, ""
@@ -132,6 +139,13 @@ func (r *Rotation) followTrust(ctx context.Context) {
 		case <-time.After(next):
 		}
 	}
+}
+
+// unknown reports whether err means that the API does not know a certificate that the node was given,
+// and never did: it may know other ones than the server of the tunnel does.
+func (r *Rotation) unknown(err error) bool {
+	id := r.cfg.Identity
+	return id.given != nil && !id.trust.Load().asked && apierrors.IsUnauthorized(err)
 }
 
 // refresh reads the authorities from the server once.

@@ -8,6 +8,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"errors"
+	"log/slog"
 	"os"
 	"strings"
 	"sync"
@@ -340,4 +341,52 @@ func TestClusterThatPublishesNothing(t *testing.T) {
 	if err = r.refresh(t.Context()); err == nil || !id.ClientCAs().Equal(x509.NewCertPool()) {
 		t.Errorf("clients are believed though the cluster has not been asked: %v", err)
 	}
+}
+
+// TestGivenCertificateIsUnknownToTheAPI: the API may know other certificates than the server of the
+// tunnel does (--agent-ca). That is normal if the node was given its certificate, and told once.
+func TestGivenCertificateIsUnknownToTheAPI(t *testing.T) {
+	for name, given := range map[string]bool{"given": true, "joined": false} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				id, maps, log := settled(t, newAuthority(t)), new(notices), new(diary)
+				if given {
+					path := id.cfg.path(clientFile)
+					var err error
+					if id, err = Given(id.cfg, GivenFiles{Cert: path, Key: path, CA: id.cfg.path(caFile)}); err != nil {
+						t.Fatal(err)
+					}
+				}
+				r, err := NewRotation(RotationConfig{
+					Identity: id, Requests: &memoryRequests{t: t}, ConfigMaps: maps, NotServing: true, Log: slog.New(slog.NewTextHandler(log, nil)),
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				ctx, cancel := context.WithCancel(t.Context())
+				done := make(chan error, 1)
+				go func() { done <- r.Run(ctx) }()
+				for i := range 20 {
+					maps.fail(apierrors.NewUnauthorized("Unauthorized"))
+					if i%2 == 1 {
+						maps.fail(errors.New("connection lost"))
+					}
+					advance(10 * time.Minute)
+				}
+				cancel()
+				if err := <-done; err != nil {
+					t.Error(err)
+				}
+				if told, warned := len(log.lines("with --agent-ca")), len(log.lines("Unauthorized")); (told == 1) != given || (warned > 1) == given {
+					t.Errorf("told %d times, and of 401 %d times: %s", told, warned, log.lines(""))
+				}
+			})
+		})
+	}
+}
+
+func (n *notices) fail(err error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.err = err
 }

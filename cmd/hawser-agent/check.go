@@ -41,8 +41,8 @@ func newCheck() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "check",
 		Short: "Say what would keep this machine from being a node",
-		Long: "Says what would keep this machine from being a node, before it joins: name, way, certificate and join token of each\n" +
-			"server, large packets, clocks, UDP where --transport quic needs it, the data directory, control groups and the kubelet.\n" +
+		Long: "Says what would keep this machine from being a node, before it joins: name, way, certificate, join token and tunnel\n" +
+			"of each server, large packets, clocks, UDP where --transport quic needs it, the data directory, control groups and the kubelet.\n" +
 			"What is not needed as it is set up, such as UDP or containerd, has a line that says so. A line that begins with warn\n" +
 			"is about something that a node can do without, such as control groups, and is no failure.\n" +
 			"It takes the flags of hawser-agent. It makes no node, and the join token can be used afterwards.",

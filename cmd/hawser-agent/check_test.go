@@ -26,6 +26,7 @@ import (
 	"github.com/hawser-project/hawser/e2e/await"
 	"github.com/hawser-project/hawser/tunnel"
 	"github.com/hawser-project/hawser/tunnel/overquic"
+	"github.com/hawser-project/hawser/tunnel/qmux"
 )
 
 const checkedToken = "abcdef.0123456789abcdef"
@@ -42,12 +43,18 @@ type hub struct {
 
 func newHub(t *testing.T, ahead time.Duration) *hub {
 	t.Helper()
+	return newAPI(t, ahead, "http/1.1", qmux.ALPN)
+}
+
+// newAPI is an API server that speaks protocols (ALPN).
+func newAPI(t *testing.T, ahead time.Duration, protocols ...string) *hub {
+	t.Helper()
 	h := &hub{ahead: ahead, ca: pkitest.New(t, "ca")}
 	cert := h.ca.Issue(t, &x509.Certificate{IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}})
 	cert.Certificate = append(cert.Certificate, h.ca.Cert.Raw)
 	h.Server = httptest.NewUnstartedServer(h)
 	h.Config.ErrorLog = log.New(io.Discard, "", 0)
-	h.TLS = &tls.Config{Certificates: []tls.Certificate{*cert}}
+	h.TLS = &tls.Config{Certificates: []tls.Certificate{*cert}, NextProtos: protocols}
 	h.StartTLS()
 	t.Cleanup(h.Close)
 	return h
@@ -175,6 +182,7 @@ func (tc *checked) run(t *testing.T) {
 
 func TestCheck(t *testing.T) {
 	well, late, slow, quick := newHub(t, 0), newHub(t, time.Hour), newHub(t, -time.Hour), newHub(t, 0)
+	alone := newAPI(t, 0, "h2", "http/1.1")
 	portal := httptest.NewServer(http.RedirectHandler("http://portal.example/login", http.StatusFound))
 	t.Cleanup(portal.Close)
 	quick.answersUDP(t)
@@ -193,8 +201,12 @@ func TestCheck(t *testing.T) {
 			addr: addr(quick), token: checkedToken, pin: pin(quick), more: []string{"--transport", "quic"},
 			printed: []string{"ok      UDP to " + addr(quick) + ": it is answered ("},
 		},
-		"nobody":        {addr: closed, token: checkedToken, pin: pin(well), failed: "way to ", absent: []string{"server ", "clocks"}},
-		"no name":       {addr: noName + ":6443", token: checkedToken, pin: pin(well), failed: "name " + noName + ": ", absent: []string{"way to "}},
+		"nobody":  {addr: closed, token: checkedToken, pin: pin(well), failed: "way to ", absent: []string{"server ", "clocks"}},
+		"no name": {addr: noName + ":6443", token: checkedToken, pin: pin(well), failed: "name " + noName + ": ", absent: []string{"way to "}},
+		"no hub": {
+			addr: addr(alone), token: checkedToken, pin: pin(alone), failed: "tunnel ",
+			printed: []string{"an API server, but no hawser server, answers there; a hub beside a cluster is on 8132 by default"},
+		},
 		"another CA":    {addr: addr(well), token: checkedToken, pin: pin(late), failed: "server ", absent: []string{"clocks"}},
 		"unknown token": {addr: addr(well), token: "fedcba.0123456789abcdef", pin: pin(well), failed: "server ", absent: []string{"clocks"}},
 		"clock":         {addr: addr(late), token: checkedToken, pin: pin(late), failed: "clocks: that of the server is ", printed: []string{" ahead of this machine's: set the wrong one"}},

@@ -19,6 +19,7 @@ import (
 	"github.com/hawser-project/hawser/cmd/internal/setup"
 	"github.com/hawser-project/hawser/tunnel"
 	"github.com/hawser-project/hawser/tunnel/overquic"
+	"github.com/hawser-project/hawser/tunnel/qmux"
 )
 
 const (
@@ -54,8 +55,10 @@ func (o *options) checkServer(ctx context.Context, l *checklist, c *bootstrap.Co
 		return
 	}
 	o.checkUDP(ctx, l, addr, found)
-	if len(c.Pins) > 0 { // or it has its certificate, and trusts what it was given with that
+	if len(c.Pins) > 0 {
 		o.checkJoin(ctx, l, c, addr)
+	} else { // it has its certificate, and trusts what it was given with that
+		checkTunnel(ctx, l, addr)
 	}
 }
 
@@ -79,6 +82,7 @@ func (o *options) checkJoin(ctx context.Context, l *checklist, c *bootstrap.Conf
 	}) {
 		return
 	}
+	checkTunnel(ctx, l, addr)
 	l.check(ctx, "clocks", func(context.Context) (string, error) {
 		return clocks(p.Ahead)
 	})
@@ -88,6 +92,40 @@ func (o *options) checkJoin(ctx context.Context, l *checklist, c *bootstrap.Conf
 		}
 		return "they pass", nil
 	})
+}
+
+// errNoHub is what it means that an API server answers at an address, and no hub.
+var errNoHub = errors.New("an API server, but no hawser server, answers there; a hub beside a cluster is on 8132 by default")
+
+// checkTunnel checks whether a server takes the tunnel: an API server may be another program than
+// the hub.
+func checkTunnel(ctx context.Context, l *checklist, addr string) {
+	l.check(ctx, "tunnel "+addr, func(ctx context.Context) (string, error) {
+		return "a hawser server answers", speaksTunnel(ctx, agent.NewDial(proxyFor, false), addr)
+	})
+}
+
+// speaksTunnel makes a TLS handshake that offers the tunnel's protocol alone. It sends and believes
+// nothing after that.
+func speaksTunnel(ctx context.Context, dial dialFunc, addr string) error {
+	host, _, err := net.SplitHostPort(addr)
+	if err != nil {
+		return err
+	}
+	conn, err := dial(ctx, "tcp", addr)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	c := tls.Client(conn, &tls.Config{
+		ServerName: host, MinVersion: tls.VersionTLS13, NextProtos: []string{qmux.ALPN},
+		InsecureSkipVerify: true, //nolint:gosec // checkJoin verifies it, and nothing is sent
+	})
+	err = c.HandshakeContext(ctx)
+	if errors.Is(agent.Diagnose(addr, err), agent.ErrNotServer) || err == nil && c.ConnectionState().NegotiatedProtocol != qmux.ALPN {
+		return errNoHub
+	}
+	return err
 }
 
 // noLargePackets says what it means that small packets pass and large ones do not. A node joins

@@ -85,6 +85,7 @@ type front struct {
 
 // openFronts opens what o asks for.
 func (t *tunnels) openFronts(ctx context.Context, o *serverOptions, keys *keyring) error {
+	expiry := &clientExpiry{log: t.log}
 	for _, f := range o.fronts.all() {
 		if f.port != 0 {
 			l, err := listen(ctx, "--"+f.kind+"-port", o.listenAddress(f.port))
@@ -95,7 +96,7 @@ func (t *tunnels) openFronts(ctx context.Context, o *serverOptions, keys *keyrin
 			if err != nil {
 				return errors.Join(err, l.Close())
 			}
-			if err := t.addFront(f, "tls", connect.ListenTLS(l, conf), o.shutdown.grace, connectClientsOnly); err != nil {
+			if err := t.addFront(f, "tls", connect.ListenTLS(l, conf), o.shutdown.grace, expiry.after(connectClientsOnly)); err != nil {
 				return err
 			}
 		}
@@ -139,10 +140,14 @@ func (t *tunnels) addFront(o frontOption, how string, l net.Listener, drain time
 
 // dialNames dials what clients of the front ends name: what the hub knows, and services.
 func (t *tunnels) dialNames(ctx context.Context, network, addr string) (net.Conn, error) {
-	if t.services == nil {
-		return t.hub.DialContext(ctx, network, addr)
+	dial := func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := t.hub.DialContext(ctx, network, addr)
+		return conn, t.list.explain(addr, err)
 	}
-	return t.services.dial(ctx, t.hub.DialContext, network, addr)
+	if t.services == nil {
+		return dial(ctx, network, addr)
+	}
+	return t.services.dial(ctx, dial, network, addr)
 }
 
 // ofRequest has f look at a request's connection; nil if f is.

@@ -63,9 +63,10 @@ type peering struct {
 	self        servers.Server
 	started     time.Time
 	token, dir  string
-	authorities func() string // nil if servers share theirs
-	trust       *peerTrust    // nil if servers share their authorities
-	alone       chan struct{} // closed once no other server is known to have the same identity
+	authorities func() string   // nil if servers share theirs
+	trust       *peerTrust      // nil if servers share their authorities
+	same        map[string]bool // whether a server has this one's address; used by changed alone
+	alone       chan struct{}   // closed once no other server is known to have the same identity
 	log         *slog.Logger
 }
 
@@ -85,6 +86,10 @@ func newPeering(o *serverOptions, keys *pki.PKI, files *auth.Files, t *tunnels) 
 	}
 	if p.self.Address == "" {
 		p.self.Address = net.JoinHostPort(o.advertise.String(), strconv.Itoa(o.securePort))
+	}
+	if o.peerAddressIsGuess() {
+		p.log.Warn("this server's peer address is loopback, because there is no default route: other servers do not reach it; give --peer-address or --advertise-address",
+			"address", p.self.Address)
 	}
 	conf, err := p.clientTLS(beside, keys, files)
 	if err != nil {
@@ -183,6 +188,12 @@ func (p *peering) run(ctx context.Context) error {
 	return p.Run(ctx)
 }
 
+// peerAddressIsGuess reports whether other servers are told an address of this machine alone because
+// there is no default route.
+func (o *serverOptions) peerAddressIsGuess() bool {
+	return o.peer.address == "" && o.advertiseAddress == "" && o.bind.IsUnspecified() && o.advertise.IsLoopback()
+}
+
 // register tells other servers of this one, and this one of them, until ctx is done. The
 // error is that another server has its ID, or a copy of its data directory.
 func (p *peering) register(ctx context.Context, client kubernetes.Interface) error {
@@ -192,20 +203,32 @@ func (p *peering) register(ctx context.Context, client kubernetes.Interface) err
 	p.log.Info("other servers reach this one", "server", p.self.ID, "address", p.self.Address)
 	err := servers.New(servers.Config{
 		Client: client, Server: p.self, Started: p.started, Token: p.token, Authorities: p.authorities, Log: p.log,
-		Alone: func() { close(p.alone) },
-		Changed: func(all []servers.Server) {
-			list := make([]peers.Peer, len(all))
-			for i, s := range all {
-				list[i] = peers.Peer{ID: s.ID, Addr: s.Address}
-			}
-			p.trust.set(all, p.log)
-			p.Set(list)
-		},
+		Alone:   func() { close(p.alone) },
+		Changed: p.changed,
 	}).Run(ctx)
 	if double := (*servers.DoubleError)(nil); errors.As(err, &double) && double.Copied {
 		return fmt.Errorf("--data-dir %s: %w", p.dir, err)
 	}
 	return err
+}
+
+// changed has sessions kept with all the other servers. A server with this one's address is not
+// dialed: this one would answer.
+func (p *peering) changed(all []servers.Server) {
+	list, same := make([]peers.Peer, 0, len(all)), make(map[string]bool)
+	for _, s := range all {
+		if same[s.ID] = s.Address == p.self.Address; same[s.ID] {
+			if !p.same[s.ID] {
+				p.log.Warn("this server's peer address is that of another server too, so that neither reaches the other: give each a --peer-address or --advertise-address of its own",
+					"address", s.Address, "server", p.self.ID, "other", s.ID)
+			}
+			continue
+		}
+		list = append(list, peers.Peer{ID: s.ID, Addr: s.Address})
+	}
+	p.same = same
+	p.trust.set(all, p.log)
+	p.Set(list)
 }
 
 // isAlone waits until no other server is known to have the identity by which this one

@@ -1,19 +1,26 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"errors"
+	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/hawser-project/hawser/auth"
 	"github.com/hawser-project/hawser/auth/pki"
 	"github.com/hawser-project/hawser/auth/pki/pkitest"
+	"github.com/hawser-project/hawser/controlplane/servers"
 	"github.com/hawser-project/hawser/server"
 	"github.com/hawser-project/hawser/server/peers"
 	"github.com/hawser-project/hawser/tunnel"
@@ -109,6 +116,65 @@ func TestServerCertificate(t *testing.T) {
 	}
 	if _, err := keys.ServerCertificate("a.b"); err == nil {
 		t.Error("made one for a name that is none")
+	}
+}
+
+// TestOwnAddressIsNotDialed: a server whose peer address is this one's cannot be told from it. It is
+// not dialed, and the log has the remedy once.
+func TestOwnAddressIsNotDialed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		dialed := make(map[string]int)
+		hub, err := server.New(server.Config{Listeners: []tunnel.Listener{new(tunneltest.Exchange).Listen("here")}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := &peering{self: servers.Server{ID: "a", Address: "127.0.0.1:8132"}, log: slog.New(slog.NewTextHandler(&log, nil))}
+		var mu sync.Mutex
+		p.Peers, err = peers.New(peers.Config{ID: "a", Hub: func() *server.Hub { return hub }, Dial: func(_ context.Context, peer peers.Peer, _ bool) (tunnel.Session, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			dialed[peer.ID]++
+			return nil, errors.New("no")
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- p.run(ctx) }()
+		for range 2 {
+			p.changed([]servers.Server{{ID: "b", Address: "127.0.0.1:8132"}, {ID: "c", Address: "10.0.0.3:8132"}})
+			time.Sleep(10 * time.Second) // the bubble's clock
+		}
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		if dialed["b"] > 0 || dialed["c"] == 0 {
+			t.Errorf("dialed %v", dialed)
+		}
+		if n := strings.Count(log.String(), "--peer-address or --advertise-address"); n != 1 || !strings.Contains(log.String(), "other=b") {
+			t.Errorf("told %d times:\n%s", n, log.String())
+		}
+	})
+}
+
+// TestLoopbackIsTold: a server without a default route has an address that no other machine reaches.
+func TestLoopbackIsTold(t *testing.T) {
+	for name, tt := range map[string]struct {
+		o    serverOptions
+		told bool
+	}{
+		"no default route": {serverOptions{bindAddress: "0.0.0.0", bind: net.IPv4zero, advertise: net.IPv4(127, 0, 0, 1)}, true},
+		"a default route":  {serverOptions{bindAddress: "0.0.0.0", bind: net.IPv4zero, advertise: net.IPv4(10, 0, 0, 1)}, false},
+		"listens there":    {serverOptions{bindAddress: "127.0.0.1", bind: net.IPv4(127, 0, 0, 1), advertise: net.IPv4(127, 0, 0, 1)}, false},
+		"advertised":       {serverOptions{advertiseAddress: "127.0.0.1", bind: net.IPv4zero, advertise: net.IPv4(127, 0, 0, 1)}, false},
+		"a peer address":   {serverOptions{bind: net.IPv4zero, advertise: net.IPv4(127, 0, 0, 1), peer: peerOptions{address: "10.0.0.1:1"}}, false},
+	} {
+		if got := tt.o.peerAddressIsGuess(); got != tt.told {
+			t.Errorf("%s: %v", name, got)
+		}
 	}
 }
 

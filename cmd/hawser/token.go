@@ -7,10 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"os"
-	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -76,12 +73,19 @@ func newToken() *cobra.Command {
 	f.StringVar(&site, "site", "", "the site of the nodes that join with the token: they get the label "+auth.SiteLabel+", which nodes cannot write")
 	f.BoolVar(&printJoin, "print-join-command", false, "print a complete hawser-agent command line instead of the token")
 	kubeconfigFlag(create, &kubeconfig)
-	f.StringVar(&server, "server", "", "with --print-join-command: the URLs at which nodes reach the servers, separated by commas (default what the servers advertise)")
+	f.StringVar(&server, "server", "", "with --print-join-command: the URLs at which nodes reach the servers, separated by commas (default what the servers advertise, or the Leases of hubs beside another API server)")
 	token.AddCommand(create, newTokenList(), newTokenDelete())
 	return token
 }
 
 func createToken(ctx context.Context, out io.Writer, client kubernetes.Interface, rc *rest.Config, ttl time.Duration, site string, printJoin bool, server string) error {
+	if printJoin && server == "" {
+		servers, err := joinServers(ctx, client, rc.Host)
+		if err != nil {
+			return err
+		}
+		server = strings.Join(servers, ",")
+	}
 	token, err := makeToken(ctx, client, ttl, site)
 	if err != nil {
 		return err
@@ -90,13 +94,6 @@ func createToken(ctx context.Context, out io.Writer, client kubernetes.Interface
 	if !printJoin {
 		_, err = fmt.Fprintln(out, token)
 		return err
-	}
-	if server == "" {
-		var servers []string
-		if servers, err = advertised(ctx, client, rc.Host); err != nil {
-			return err
-		}
-		server = strings.Join(servers, ",")
 	}
 	pins, err := caPins(rc)
 	if err != nil {
@@ -175,29 +172,6 @@ func awaitSigned(ctx context.Context, client kubernetes.Interface, id string) {
 			return
 		}
 	}
-}
-
-// advertised returns the URLs that the servers publish for their own service, in a stable
-// order. Servers that are there for their own machine only publish none; then it is fallback,
-// by which we reach one.
-func advertised(ctx context.Context, client kubernetes.Interface, fallback string) ([]string, error) {
-	slice, err := client.DiscoveryV1().EndpointSlices(metav1.NamespaceDefault).Get(ctx, "kubernetes", metav1.GetOptions{})
-	if err != nil {
-		return nil, fmt.Errorf("find the server's advertised address: %w", err)
-	}
-	var urls []string
-	for _, e := range slice.Endpoints {
-		for _, address := range e.Addresses {
-			if len(slice.Ports) > 0 && slice.Ports[0].Port != nil {
-				urls = append(urls, "https://"+net.JoinHostPort(address, strconv.Itoa(int(*slice.Ports[0].Port))))
-			}
-		}
-	}
-	if len(urls) == 0 {
-		return []string{fallback}, nil
-	}
-	slices.Sort(urls)
-	return slices.Compact(urls), nil
 }
 
 // caPins are what the agent's --discovery-token-ca-cert-hash expects: one for each

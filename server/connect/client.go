@@ -8,6 +8,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"io"
 	"math"
 	"net"
@@ -307,7 +308,8 @@ func (c *client) refuse(r *http.Request, err error) {
 	c.say(r, httpStatus(code), err.Error(), h)
 }
 
-// say answers a request that becomes no tunnel; r is nil if it could not be read.
+// say answers a request that becomes no tunnel; r is nil if it could not be read. The status line has
+// the text too: kube-apiserver shows its users nothing else of the answer.
 func (c *client) say(r *http.Request, status int, text string, h http.Header) {
 	if h == nil {
 		h = make(http.Header)
@@ -315,9 +317,10 @@ func (c *client) say(r *http.Request, status int, text string, h http.Header) {
 	h.Set("Content-Type", "text/plain; charset=utf-8")
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Date", time.Now().UTC().Format(http.TimeFormat))
+	phrase := fmt.Sprintf("%d %s: %s", status, http.StatusText(status), printable(clip(text)))
 	text += "\n"
 	resp := http.Response{
-		StatusCode: status, ProtoMajor: 1, ProtoMinor: 1, Request: r, Header: h,
+		Status: phrase, StatusCode: status, ProtoMajor: 1, ProtoMinor: 1, Request: r, Header: h,
 		Body: io.NopCloser(strings.NewReader(text)), ContentLength: int64(len(text)),
 		Close: r == nil || r.Close || r.Body != http.NoBody || c.scarce,
 	}

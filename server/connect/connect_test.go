@@ -197,6 +197,23 @@ func TestErrors(t *testing.T) {
 	}
 }
 
+// TestStatusHasTheReason: kube-apiserver shows its users the status line and nothing else of a
+// refusal.
+func TestStatusHasTheReason(t *testing.T) {
+	denied := &tunnel.DialError{Addr: "x", Code: tunnel.Denied, Text: "it is no port of a pod;\r\nX-Evil: 1\r\n\r\n --allow-target 10.0.0.1:443 would admit it" + strings.Repeat("\u00fc", 2*maxTargetText)}
+	socket := serve(t, Config{Dial: func(context.Context, string, string) (net.Conn, error) { return nil, denied }})
+	resp, _, _ := request(t, socket, connectRequest)
+	if !strings.HasPrefix(resp.Status, "403 Forbidden: ") || !strings.Contains(resp.Status, "--allow-target 10.0.0.1:443") || len(resp.Status) > maxTargetText+100 {
+		t.Errorf("status %q", resp.Status)
+	}
+	if strings.ContainsFunc(resp.Status, func(r rune) bool { return r < ' ' || r > '~' }) || resp.Header.Get("X-Evil") != "" || resp.Header.Get("Proxy-Status") == "" {
+		t.Errorf("status %q, header %v", resp.Status, resp.Header)
+	}
+	if body, err := io.ReadAll(resp.Body); err != nil || !strings.HasPrefix(string(body), denied.Error()) {
+		t.Errorf("body %q, %v", body, err)
+	}
+}
+
 // TestEveryCodeHasAnOutcome fails if a new code has no status.
 func TestEveryCodeHasAnOutcome(t *testing.T) {
 	for c := tunnel.Code(1); !strings.HasPrefix(c.String(), "code "); c++ {

@@ -47,7 +47,7 @@ func Example() {
 	cancel()
 	fmt.Println(<-served)
 	// Output:
-	// 503 Service Unavailable
+	// 503 Service Unavailable: dial node-1:10250: no such node is connected
 	// hawser; error=destination_unavailable; details="dial node-1:10250: no such node is connected"
 	// <nil>
 }

@@ -48,17 +48,17 @@ func httpStatus(c tunnel.Code) int { return outcomeOf(c).status }
 // proxyStatus is the value of Proxy-Status: our name, the error type, and the text as a
 // structured-field string (RFC 8941), which is printable ASCII.
 func proxyStatus(c tunnel.Code, err error) string {
-	var details strings.Builder
-	for _, r := range clip(err.Error()) {
-		switch {
-		case r == '"' || r == '\\':
-			details.WriteByte('\\')
-			details.WriteRune(r)
-		case r < ' ' || r > '~':
-			details.WriteByte('?')
-		default:
-			details.WriteRune(r)
+	details := strings.NewReplacer(`"`, `\"`, `\`, `\\`).Replace(printable(clip(err.Error())))
+	return `hawser; error=` + outcomeOf(c).reason + `; details="` + details + `"`
+}
+
+// printable has a question mark for each character that is not printable ASCII. So a text cannot end
+// a line of the header.
+func printable(text string) string {
+	return strings.Map(func(r rune) rune {
+		if r < ' ' || r > '~' {
+			return '?'
 		}
-	}
-	return `hawser; error=` + outcomeOf(c).reason + `; details="` + details.String() + `"`
+		return r
+	}, text)
 }

@@ -17,9 +17,11 @@ func FuzzProxyStatus(f *testing.F) {
 		if len(field) > most {
 			t.Errorf("%d bytes", len(field))
 		}
-		for _, b := range []byte(field) {
-			if b < ' ' || b > '~' {
-				t.Errorf("%q", field)
+		for _, line := range []string{field, printable(text)} {
+			for _, b := range []byte(line) {
+				if b < ' ' || b > '~' {
+					t.Errorf("%q", line)
+				}
 			}
 		}
 		if s := httpStatus(tunnel.Code(code)); s < 400 || s > 599 {

@@ -1,0 +1,106 @@
+// This file has what servers say of the client certificate, and stops requests that are of no use.
+
+package bootstrap
+
+import (
+	"bytes"
+	"crypto/tls"
+	"log/slog"
+	"math/rand/v2"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	// vainFirst is the wait, within a quarter, after a server has refused a certificate that the
+	// cluster had just signed. It doubles each time, up to vainLimit.
+	vainFirst = time.Hour
+	vainLimit = 8 * time.Hour
+)
+
+// Reject records that a server does not admit the node with its client certificate. Then
+// another certificate is requested with a join token, until the node is admitted. An attempt
+// that began before the certificate was replaced says nothing about the present one. Reject
+// does not block.
+func (r *Rotation) Reject(began time.Time) { r.record(&r.client.rejected, began) }
+
+// Refused records that a server refuses the client certificate itself, although the node's key
+// may hold its name: the authority that signed it had been replaced. Then another certificate is
+// requested with a join token and the same key. As with Reject, began is when the attempt began.
+// It does not block.
+func (r *Rotation) Refused(began time.Time) { r.record(&r.client.refused, began) }
+
+// record stores the client certificate, unless it was replaced after the attempt began.
+func (r *Rotation) record(in *atomic.Pointer[tls.Certificate], began time.Time) {
+	pair := r.cfg.Identity.cert.Load()
+	if at := r.replaced.Load(); at == nil || began.After(*at) {
+		in.Store(pair)
+	}
+}
+
+// Admitted records that a server admits the node, which a server may have rejected before, or
+// its certificate. It does not block.
+func (r *Rotation) Admitted() {
+	r.client.rejected.Store(nil)
+	r.client.refused.Store(nil)
+}
+
+// A vain has what is known of certificates that are refused one after the other. A server that takes
+// those of another authority (--agent-ca) refuses all that this cluster signs. The goroutine that
+// renews uses it alone.
+type vain struct {
+	next  *tls.Certificate // of the authority of the one before, with a token; nil if there is none
+	of    *tls.Certificate // the refused one after which requests wait
+	until time.Time
+	times int
+	basis basis // at the beginning of the wait
+}
+
+// A basis is what may make a difference to the next request.
+type basis struct {
+	token     Token
+	authority string // of clients, as the cluster publishes it
+}
+
+// got records a certificate that a token got, after another one.
+func (v *vain) got(after, next *tls.Certificate) {
+	if a, b := after.Leaf, next.Leaf; bytes.Equal(a.RawIssuer, b.RawIssuer) && bytes.Equal(a.AuthorityKeyId, b.AuthorityKeyId) {
+		v.next = next
+	}
+}
+
+// inVain reports whether another request is of no use now: a certificate that was got in place of
+// another one, by the same authority, is refused as well. That is over after a while, and with
+// another token or another authority of the cluster.
+func (n *renewal) inVain(now time.Time) bool {
+	v, pair, refused := &n.vain, n.cert.Load(), n.refused.Load()
+	switch {
+	case refused == nil:
+		v.times = 0
+		return false
+	case refused != pair:
+		return false
+	case v.of == pair:
+		return now.Before(v.until) && v.basis == n.basisNow()
+	case v.next != pair:
+		return false
+	}
+	wait := min(vainFirst<<v.times, vainLimit)
+	wait = wait*3/4 + rand.N(wait/2)
+	v.of, v.until, v.basis = pair, now.Add(wait), n.basisNow()
+	v.times = min(v.times+1, 8) // the shift has no overflow
+	n.rotation.cfg.Log.Error("a server refuses the new client certificate too, and no other is requested for a while: it does not take certificates of this cluster's authority; "+
+		"if it runs with --agent-ca, give --client-certificate, --client-key and --certificate-authority",
+		slog.String("node", n.rotation.cfg.Identity.NodeName()), slog.Duration("after", wait.Round(time.Minute)))
+	return true
+}
+
+// basisNow is the present basis.
+func (n *renewal) basisNow() (b basis) {
+	id := n.rotation.cfg.Identity
+	b.token, _ = id.cfg.token() // none is zero
+	if ca := first(id.trust.Load().clients); ca != nil {
+		b.authority = string(ca.Raw)
+	}
+	return b
+}
