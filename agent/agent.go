@@ -60,6 +60,9 @@ type Config struct {
 	Link tunnel.LinkOptions
 	// TLS is called for each session; see auth.ClientTLS. Nil is for in-memory transports only.
 	TLS func(ctx context.Context) (*tls.Config, error)
+	// CertificateFile is what has this node's certificate, if another program renews it: errors
+	// say to replace it there. Empty means that the agent requests it with a join token.
+	CertificateFile string
 	// Roots are the authorities of servers, asked for each connection of a session, so that it
 	// goes on when they are replaced. Nil means those of TLS.
 	Roots func() *x509.CertPool
@@ -123,10 +126,10 @@ type Config struct {
 	// block.
 	Revoked func(began time.Time)
 	// Rejected, if not nil, is called when the servers refuse this node's certificate itself:
-	// that was the last answer of each and the node has no session, or it is that of one which was
-	// asked because the API refuses the certificate (Group.Answered). The node then needs another certificate for its key. It is
-	// not called for a certificate that has expired, nor while the node is fenced. began is as with
-	// Revoked. It must not block.
+	// those that answer do and the node has no session, or one does that was asked because the API
+	// refuses the certificate (Group.Answered). The node then needs another certificate for its key.
+	// It is not called for a certificate that has expired, nor while the node is fenced. began is as
+	// with Revoked. It must not block.
 	Rejected func(began time.Time)
 	// MaxStreams bounds how many streams each end of a session may have open;
 	// zero means tunnel.DefaultMaxStreams.

@@ -39,8 +39,11 @@ type shared struct {
 	hadSession atomic.Bool   // one of the agents had one
 	fences     atomic.Int32  // how many of the agents are fenced
 
-	mu      sync.Mutex         // guards the following
-	refused map[string]bool    // the servers whose last answer was that they refuse the node's certificate
+	mu sync.Mutex // guards the following
+	// answers are, by server, what it last said of the node's certificate. refused is since when the
+	// node has had no session and servers refuse the certificate.
+	answers map[string]answer
+	refused time.Time
 	taken   map[string]*Agent  // by server: the agent that has, or tries, a session with it
 	changed chan struct{}      // closed, and replaced, when an agent's state changes
 	live    map[*link]struct{} // the sessions that have not ended, with servers that say who they are
@@ -50,7 +53,7 @@ type shared struct {
 func newShared() *shared {
 	return &shared{
 		instance: rand.Uint64(), //nolint:gosec // must differ, not be secret
-		refused:  make(map[string]bool),
+		answers:  make(map[string]answer),
 		taken:    make(map[string]*Agent), changed: make(chan struct{}),
 		live: make(map[*link]struct{}), latest: make(map[string]uint64),
 	}
@@ -63,16 +66,6 @@ func (s *shared) fence(up bool) {
 	} else {
 		s.fences.Add(-1)
 	}
-}
-
-// refuses records whether a server refuses the node's certificate, and returns how many do.
-func (s *shared) refuses(server string, yes bool) int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if delete(s.refused, server); yes {
-		s.refused[server] = true
-	}
-	return len(s.refused)
 }
 
 // isFenced reports whether the node is: one of the agents is.

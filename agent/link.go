@@ -143,7 +143,7 @@ func (l *link) run(ctx context.Context) {
 	if l.err == nil {
 		l.err = context.Cause(l.session.Context())
 	}
-	l.err = Diagnose(l.server, l.err)
+	l.err = l.agent.diagnose(l.server, l.err)
 	l.agent.metrics.ended(l, reasonLabel(l.err))
 	l.log.Debug("session ended", "err", l.err)
 }

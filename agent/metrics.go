@@ -46,7 +46,7 @@ func newMetrics(reg prometheus.Registerer, state func() State) *metrics {
 		}, []string{"transport"}),
 		moves: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "hawser_agent_migrations_total",
-			Help: "Migrations to another connection (reason connection) or to a new session (fallback, address, certificate), by reason and result.",
+			Help: "Migrations to another connection (reason connection) or to a new session (fallback, address), by reason and result.",
 		}, []string{"reason", "result"}),
 		ledger: &ledger{live: make(map[*link]struct{})},
 		failures: prometheus.NewCounterVec(prometheus.CounterOpts{

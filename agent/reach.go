@@ -67,7 +67,7 @@ func (a *Agent) connect(ctx context.Context, p plan) (*link, error) {
 	}
 	session, err := a.dialSession(ctx, p.server, conf)
 	if err != nil {
-		return nil, Diagnose(p.server, err)
+		return nil, a.diagnose(p.server, err)
 	}
 	if p.wanted != nil && !p.wanted() {
 		_ = session.Close() // it has no user
@@ -76,7 +76,7 @@ func (a *Agent) connect(ctx context.Context, p plan) (*link, error) {
 	hello := tunnel.Hello{Node: a.cfg.NodeName, Instance: a.shared.instance, Sequence: p.sequence, Meta: a.meta(a.shared.beside(p.keeps))}
 	control, welcome, err := tunnel.Greet(ctx, session, hello)
 	if err != nil {
-		err = Diagnose(p.server, causeOf(ctx, session, err))
+		err = a.diagnose(p.server, causeOf(ctx, session, err))
 		_ = session.Close() // the greeting's error is returned
 		return nil, err
 	}

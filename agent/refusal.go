@@ -41,12 +41,14 @@ type Refusal struct {
 	Reason error
 	// Err is the detailed error.
 	Err error
+	// CertificateFile is that of Config.
+	CertificateFile string
 }
 
 // Error is one line: what, why, and the remedy.
 func (r *Refusal) Error() string {
 	detail := strings.ReplaceAll(r.Err.Error(), "\n", "; ")
-	return r.Reason.Error() + " (" + detail + "): " + remedy(r.Reason, r.Err)
+	return r.Reason.Error() + " (" + detail + "): " + r.remedy()
 }
 
 // Unwrap gives the reason and the detail.
@@ -56,6 +58,16 @@ func (r *Refusal) Unwrap() []error { return []error{r.Reason, r.Err} }
 func Diagnose(server string, err error) error {
 	if reason := reasonOf(err); reason != nil {
 		return &Refusal{Server: server, Reason: reason, Err: err}
+	}
+	return err
+}
+
+// diagnose is Diagnose with the remedies for this node's identity.
+func (a *Agent) diagnose(server string, err error) error {
+	err = Diagnose(server, err)
+	var r *Refusal
+	if errors.As(err, &r) {
+		r.CertificateFile = a.cfg.CertificateFile
 	}
 	return err
 }
@@ -135,11 +147,8 @@ func expired(err error) bool {
 	return errors.As(err, &op) && op.Op == "remote error" && op.Err != nil && op.Err.Error() == certificateExpired.Error()
 }
 
-// madeAnew is about a cluster that has other authorities, under the same name and address.
-const madeAnew = "if the cluster was made anew, remove the agent's data directory and join with a new token"
-
 // remedy is what an operator should do.
-func remedy(reason, err error) string {
+func (r *Refusal) remedy() string {
 	var (
 		host  x509.HostnameError
 		bad   x509.CertificateInvalidError
@@ -147,7 +156,7 @@ func remedy(reason, err error) string {
 		proxy *proxyError
 		hop   *proxyTLSError
 	)
-	switch {
+	switch err := r.Err; {
 	case errors.As(err, &hop):
 		return hop.remedy()
 	case errors.As(err, &proxy):
@@ -160,24 +169,56 @@ func remedy(reason, err error) string {
 		return "the address speaks HTTP without TLS: check the port, and whether a captive portal or a proxy is on the way; \"hawser-agent check\" has its answer"
 	case errors.As(err, &noTLS):
 		return "the address does not speak TLS, check the port"
-	}
-	switch {
-	case expired(err):
-		return "this node's certificate has expired: run \"hawser token create --print-join-command\" on the server and start this agent with the token that it prints; check the clocks"
-	case errors.Is(reason, ErrCertificateRejected):
-		return "its authority may have been replaced: check the clocks, then start this agent with a new token (\"hawser token create --print-join-command\" on the server), " +
-			"or put that into its --token-file, and keep the agent's data directory, which has the key that holds the node's name"
-	case errors.Is(reason, ErrServerUntrusted):
-		return "the certificate is not from this cluster's authority: check the address, and whether something on the way intercepts TLS; " + madeAnew
-	case errors.Is(reason, ErrNotServer):
+	case errors.Is(r.Reason, ErrNotServer):
 		return "check the address and the server's version"
-	case errors.Is(reason, ErrProxyRefused):
+	case errors.Is(r.Reason, ErrProxyRefused):
 		return "check HTTPS_PROXY and NO_PROXY"
-	case errors.Is(reason, ErrRevoked):
-		return "its pods are stopped and it keeps asking; to have the node back, restart it with a valid join token (--token-file, HAWSER_TOKEN or --token); unless its Node was deleted, that takes \"hawser node allow\" on the server first"
-	case errors.Is(reason, ErrReplaced):
-		return "if this machine is a copy of another one, remove the agent's data directory and join it under another name"
+	case r.CertificateFile != "":
+		return r.remedyOfFile()
 	default:
-		return "see the server's log"
+		return r.remedyOfToken()
 	}
 }
+
+// remedyOfToken is for a node that requests its certificate with a join token.
+func (r *Refusal) remedyOfToken() string {
+	switch {
+	case expired(r.Err):
+		return "this node's certificate has expired: run \"hawser token create --print-join-command\" on the server and start this agent with the token that it prints; check the clocks"
+	case errors.Is(r.Reason, ErrCertificateRejected):
+		return "its authority may have been replaced: check the clocks, then start this agent with a new token (\"hawser token create --print-join-command\" on the server), " +
+			"or put that into its --token-file, and keep the agent's data directory, which has the key that holds the node's name"
+	case errors.Is(r.Reason, ErrServerUntrusted):
+		return untrusted + "if the cluster was made anew, remove the agent's data directory and join with a new token"
+	case errors.Is(r.Reason, ErrRevoked):
+		return "its pods are stopped and it keeps asking; to have the node back, restart it with a valid join token (--token-file, HAWSER_TOKEN or --token); unless its Node was deleted, that takes \"hawser node allow\" on the server first"
+	case errors.Is(r.Reason, ErrReplaced):
+		return "if this machine is a copy of another one, remove the agent's data directory and join it under another name"
+	default:
+		return serversLog
+	}
+}
+
+// remedyOfFile is for a node whose certificate another program renews. It takes no token.
+func (r *Refusal) remedyOfFile() string {
+	switch {
+	case expired(r.Err):
+		return "this node's certificate has expired: replace it in " + r.CertificateFile + ", which is followed; check the clocks"
+	case errors.Is(r.Reason, ErrCertificateRejected):
+		return "its authority may have been replaced: check the clocks, then replace the certificate in " + r.CertificateFile + ", which is followed"
+	case errors.Is(r.Reason, ErrServerUntrusted):
+		return untrusted + "if the cluster was made anew, give this agent the new authority, and a certificate that is signed by it in " + r.CertificateFile + "; both are followed"
+	case errors.Is(r.Reason, ErrRevoked):
+		return "its pods are stopped and it keeps asking; to have the node back, replace the certificate in " + r.CertificateFile + ", which is followed, by one for another key; " +
+			"unless its Node was deleted, or the cluster is another than the server's own, that takes \"hawser node allow\" on the server first"
+	case errors.Is(r.Reason, ErrReplaced):
+		return "if this machine is a copy of another one, give it a name of its own, and a certificate for that in " + r.CertificateFile
+	default:
+		return serversLog
+	}
+}
+
+const (
+	untrusted  = "the certificate is not from this cluster's authority: check the address, and whether something on the way intercepts TLS; "
+	serversLog = "see the server's log"
+)

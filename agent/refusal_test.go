@@ -173,6 +173,33 @@ func listen(t *testing.T, serve func(net.Conn)) string {
 	return ln.Addr().String()
 }
 
+// TestRemedyOfFile: the remedies for a node whose certificate is in files name these, and no token, which
+// its agent does not take.
+func TestRemedyOfFile(t *testing.T) {
+	const file = "/etc/kubernetes/kubelet.conf"
+	bubble(t, func(t *testing.T, h *servers) {
+		h.opinion = func(string) error { return &tunnel.Goodbye{Code: tunnel.Revoked, Text: "revoked"} }
+		h.open("a:1")
+		a := h.start(Config{Servers: []string{"a:1"}, CertificateFile: file})
+		for _, err := range []error{
+			&net.OpError{Op: "remote error", Err: tls.AlertError(42)},
+			&net.OpError{Op: "remote error", Err: tls.AlertError(45)},
+			x509.UnknownAuthorityError{},
+			&tunnel.Goodbye{Code: tunnel.Replaced},
+			&tunnel.Goodbye{Code: tunnel.Revoked},
+		} {
+			text := a.diagnose("a:1", err).Error()
+			if !strings.Contains(text, file) || strings.Contains(text, "token") || strings.Contains(text, "data directory") {
+				t.Errorf("%v: %s", err, text)
+			}
+		}
+		pass(10 * time.Minute)
+		if text := a.State().Err.Error(); !strings.Contains(text, file) {
+			t.Errorf("an attempt failed with %s", text)
+		}
+	})
+}
+
 // TestCauseOf: if the greeting fails because the session ended by an alert or a goodbye, that is
 // reported.
 func TestCauseOf(t *testing.T) {

@@ -49,7 +49,6 @@ type keeper struct {
 	retryAfter map[string]time.Time // until when a server must not be tried, as it requested
 	fenced     bool                 // another agent is preferred, or the node is not admitted
 	began      time.Time            // when the latest attempt without a session began
-	failing    time.Time            // when the first attempt since the last session began
 	// leaving are links that drain beside the one in use, the latest first.
 	leaving     []*link
 	search      search
@@ -209,18 +208,14 @@ func (k *keeper) failed(server string, err error) time.Duration {
 			k.fence(false) // the server that refused the node is out of reach, and another has it
 		}
 	}
-	failures := 0
 	a.update(func(s *State) {
 		s.Server, s.Err = server, err
 		s.Failures++
-		failures = s.Failures
 	})
-	if failures == 1 {
-		k.failing = k.began
-	}
-	refused := refusesCertificate(err)
-	all := a.shared.refuses(server, refused) >= len(a.cfg.Servers)
-	if refused && all && time.Since(k.failing) >= refusedFor && !a.shared.isFenced() && !a.shared.inUse() {
+	switch {
+	case acceptsCertificate(err):
+		a.shared.answered(server, answer{at: time.Now()})
+	case refusesCertificate(err) && a.shared.refuses(server, time.Now(), len(a.cfg.Servers)) && !a.shared.isFenced():
 		a.rejected(k.began)
 	}
 	k.report(server, err, wait)
@@ -275,7 +270,7 @@ func (k *keeper) use(ctx context.Context, l *link) {
 	a.shared.keep(a, l.server)
 	delete(k.logged, l.server)
 	a.shared.hadSession.Store(true)
-	a.shared.refuses(l.server, false)
+	a.shared.answered(l.server, answer{session: l})
 	a.metrics.began(l)
 	l.path = a.routing.path(addrOf(l.remote()))
 	k.search.attempts, k.search.retry = 0, time.Time{}

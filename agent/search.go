@@ -82,7 +82,7 @@ func (k *keeper) check(ctx context.Context, l *link) {
 		return
 	}
 	if !parked && k.agent.ask.Swap(false) {
-		k.startSearch(ctx, certificate, l, k.plan(l.server))
+		k.ask(ctx, l)
 	}
 }
 
@@ -160,18 +160,19 @@ func (k *keeper) startSearch(ctx context.Context, reason string, l *link, p plan
 	})
 }
 
-// finishSearch records how a search beside l ended and returns the link if there is one.
+// finishSearch records how a search beside l ended and returns the link if there is one to use.
 func (k *keeper) finishSearch(f found) *link {
 	k.search.found = nil
+	if f.reason == certificate {
+		k.asked(f)
+		return nil
+	}
 	if f.link == nil && k.agent.current != nil {
 		k.agent.shared.keep(k.agent, k.agent.current.server)
 	}
 	k.agent.metrics.moves.WithLabelValues(f.reason, tunnel.CodeOf(f.err).Name()).Inc()
 	switch {
 	case f.err == nil, errors.Is(f.err, errUnwanted):
-	case f.reason == certificate && refusesCertificate(f.err) && !k.agent.shared.isFenced():
-		k.agent.log.Error("this server refuses the node's certificate in a new session", slog.String("server", f.server), slog.Any("err", f.err))
-		k.agent.rejected(f.began)
 	default:
 		k.recordRetryAfter(f.server, f.err)
 		k.agent.log.Info("no session with another server", slog.String("server", f.server), slog.Any("err", f.err))

@@ -88,7 +88,7 @@ hawser_agent_link_retransmitted_bytes_total{transport="fakeTransport"} 100
 # HELP hawser_agent_link_resumes_total Connections that took the place of others.
 # TYPE hawser_agent_link_resumes_total counter
 hawser_agent_link_resumes_total{transport="fakeTransport"} 1
-# HELP hawser_agent_migrations_total Migrations to another connection (reason connection) or to a new session (fallback, address, certificate), by reason and result.
+# HELP hawser_agent_migrations_total Migrations to another connection (reason connection) or to a new session (fallback, address), by reason and result.
 # TYPE hawser_agent_migrations_total counter
 hawser_agent_migrations_total{reason="fallback",result="ok"} 1
 # HELP hawser_agent_sessions_total Sessions established with a server, by transport.

@@ -3,21 +3,32 @@
 package agent
 
 import (
+	"context"
 	"errors"
 	"log/slog"
+	"math/rand/v2"
 	"net/http"
 	"sync"
 	"time"
+
+	"github.com/hawser-project/hawser/tunnel"
 )
 
 const (
-	// refusedFor is how long the node's certificate is refused before that counts: by all servers,
-	// or by the API, after which a server is asked. Heartbeats, which are sent every ten seconds,
-	// are tried again at once.
+	// refusedFor is how long the node's certificate is refused before that counts: by all servers, or
+	// by the API, after which a server is asked. Heartbeats, which are sent every ten seconds, are
+	// tried again at once.
 	refusedFor = 5 * time.Second
-	// askAgain is the time between two such questions: each begins another session, or fails. There
-	// are maxLeaving of them until the API accepts the certificate again: a further session would
-	// cut the streams of the first one.
+	// silentFor is how long servers refuse the certificate before that counts while others have not
+	// answered: those may be restarting.
+	silentFor = 30 * time.Second
+	// acceptedFor is how long a server's acceptance without a session counts against the refusals of
+	// others. A server that answers is tried again within that time.
+	acceptedFor = 5 * time.Minute
+	// askSpread is within what time after that nodes ask, so that those that are refused together do
+	// not ask together.
+	askSpread = 10 * time.Second
+	// askAgain is the time between two such questions.
 	askAgain = 5 * time.Minute
 )
 
@@ -29,8 +40,7 @@ type unauthorized struct {
 	mu    sync.Mutex // guards the following
 	since time.Time  // zero if it has answered one since
 	told  time.Time
-	asked time.Time
-	asks  int // since then
+	next  time.Time // when to ask a server, if it still refuses them
 }
 
 // note records a status. It returns whether to log, and whether to ask a server.
@@ -39,27 +49,29 @@ func (u *unauthorized) note(status int, now time.Time) (tell, ask bool) {
 	defer u.mu.Unlock()
 	if status != http.StatusUnauthorized {
 		if status < http.StatusInternalServerError {
-			u.since, u.asks = time.Time{}, 0
+			u.since = time.Time{}
 		}
 		return false, false
 	}
 	if u.since.IsZero() {
 		u.since = now
+		if first := now.Add(refusedFor + time.Duration(rand.Float64()*float64(askSpread))); u.next.Before(first) {
+			u.next = first
+		}
 	}
 	if tell = u.told.IsZero() || now.Sub(u.told) >= repeatEvery; tell {
 		u.told = now
 	}
-	if ask = now.Sub(u.since) >= refusedFor && u.asks < maxLeaving && (u.asked.IsZero() || now.Sub(u.asked) >= askAgain); ask {
-		u.asked = now
-		u.asks++
+	if ask = !now.Before(u.next); ask {
+		u.next = now.Add(askAgain)
 	}
 	return tell, ask
 }
 
 // Answered records the HTTP status of the API's answer to a request of the node. While all are
 // 401 (Unauthorized) that is logged. A server does not look at the certificate of a session
-// again, so another session is begun beside the one in use, and Config.Rejected is called if the
-// server refuses the certificate. It does not block.
+// again, so it is asked in a connection beside that, and Config.Rejected is called if the server
+// refuses the certificate. It does not block.
 func (g *Group) Answered(status int) {
 	tell, ask := g.unauthorized.note(status, time.Now())
 	if !tell && !ask {
@@ -74,10 +86,92 @@ func (g *Group) Answered(status int) {
 	}
 }
 
+// Renewed records that the node has another certificate. If the API refuses that too, a server is
+// asked as soon as about the first one. It does not block.
+func (g *Group) Renewed() {
+	g.unauthorized.mu.Lock()
+	defer g.unauthorized.mu.Unlock()
+	g.unauthorized.since, g.unauthorized.next = time.Time{}, time.Time{}
+}
+
+// ask asks l's server about the node's certificate. A server that accepts it refuses the hello, which
+// has the number of the session in use. So no session begins, nor does one lose its dials or its
+// streams.
+func (k *keeper) ask(ctx context.Context, l *link) {
+	k.startSearch(ctx, certificate, l, plan{server: l.server, sequence: l.sequence})
+}
+
+// asked handles the answer.
+func (k *keeper) asked(f found) {
+	if f.link != nil { // of another server at the address
+		f.link.abandon()
+		_ = f.link.session.Close() // it has no user
+		k.agent.shared.exit(f.link)
+	}
+	if refusesCertificate(f.err) && !k.agent.shared.isFenced() {
+		k.agent.log.Error("this server refuses the node's certificate in a new connection", slog.String("server", f.server), slog.Any("err", f.err))
+		k.agent.rejected(f.began)
+		return
+	}
+	k.agent.log.Info("asked this server about the node's certificate", slog.String("server", f.server),
+		slog.Bool("accepted", f.err == nil || acceptsCertificate(f.err)), slog.Any("answer", f.err))
+}
+
 // refusesCertificate reports whether a server refuses the node's certificate for a reason that
 // another one for the same key may mend. The node itself knows when its certificate expires.
 func refusesCertificate(err error) bool {
 	return errors.Is(err, ErrCertificateRejected) && !expired(err)
+}
+
+// acceptsCertificate reports whether a server accepts the node's certificate, although the attempt
+// failed: it has answered the hello, or says that the certificate has expired.
+func acceptsCertificate(err error) bool {
+	return errors.As(err, new(*tunnel.Goodbye)) || expired(err)
+}
+
+// An answer is what a server said of the node's certificate.
+type answer struct {
+	refused bool
+	session *link // which it has begun; nil if it has not
+	at      time.Time
+}
+
+// answered records a server's answer.
+func (s *shared) answered(server string, said answer) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.answers[server] = said
+	if said.session != nil {
+		s.refused = time.Time{}
+	}
+}
+
+// refuses records that one of several servers refuses the node's certificate. It reports whether that
+// counts: the node has had no session for a while, and no other server has accepted the certificate
+// lately.
+func (s *shared) refuses(server string, now time.Time, servers int) bool {
+	s.answered(server, answer{refused: true, at: now})
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	refusing, accepted := 0, false
+	for _, said := range s.answers {
+		switch {
+		case said.refused:
+			refusing++
+		case said.session == nil:
+			accepted = accepted || now.Sub(said.at) < acceptedFor
+		case said.session.inUse():
+			s.refused, accepted = time.Time{}, true
+		}
+	}
+	if s.refused.IsZero() {
+		s.refused = now
+	}
+	enough := refusedFor
+	if refusing < servers {
+		enough = silentFor
+	}
+	return !accepted && now.Sub(s.refused) >= enough
 }
 
 // rejected calls Config.Rejected for an attempt that began then.

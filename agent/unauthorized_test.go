@@ -112,6 +112,68 @@ func TestCertificateIsRefused(t *testing.T) {
 	}
 }
 
+// TestRefusedWhileOthersAreDown: a server that does not answer does not keep the node from being told
+// that the others refuse its certificate, whatever it said before. A server that answers otherwise does.
+func TestRefusedWhileOthersAreDown(t *testing.T) {
+	const down, busy, joined = "down", "busy", "joined"
+	for name, want := range map[string]bool{down: true, busy: false, joined: true} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, h *servers) {
+				h.identity = func(name string) string { return name }
+				h.open("a:1")
+				if name == busy {
+					h.opinion = func(string) error { return &tunnel.Goodbye{Code: tunnel.Busy, Text: "try later"} }
+				}
+				shut := func() {}
+				if name != down {
+					shut = h.open("b:1")
+				}
+				var g gate
+				a := g.config(h, "a:1", "b:1")
+				g.refuse(42, "a:1")
+				h.startGroup(a, 2)
+				pass(time.Minute)
+				if n := g.calls(); n > 0 && name != down {
+					t.Fatalf("told %d times while one server accepts the certificate", n)
+				}
+				if name == joined {
+					shut()
+					pass(2 * time.Minute)
+				}
+				if got := g.calls() > 0; got != want {
+					t.Errorf("told %d times", g.calls())
+				}
+			})
+		})
+	}
+}
+
+// TestShortLossIsNoRefusal: one server refuses the certificate all the time, which does not count
+// beside a session with another one, nor while that is made again. An older server does not say who
+// it is.
+func TestShortLossIsNoRefusal(t *testing.T) {
+	for name, identity := range map[string]func(string) string{"known": func(name string) string { return name }, "older": nil} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, h *servers) {
+				h.identity = identity
+				h.open("a:1")
+				shut := h.open("b:1")
+				var g gate
+				g.refuse(42, "a:1")
+				a := h.startGroup(g.config(h, "a:1", "b:1"), 2)
+				pass(time.Hour)
+				shut()
+				pass(8 * time.Second)
+				h.open("b:1")
+				pass(time.Hour)
+				if n := g.calls(); n > 0 || !a.State().Connected {
+					t.Errorf("told %d times, %+v", n, a.State())
+				}
+			})
+		})
+	}
+}
+
 // TestAPIRefusesCertificate: when the API refuses a certificate and sessions go on, that is logged
 // once a minute, and a server is asked in another session, which ends no stream.
 func TestAPIRefusesCertificate(t *testing.T) {
@@ -158,16 +220,82 @@ func TestAPIRefusesCertificate(t *testing.T) {
 }
 
 // TestLongRefusalEndsNoStream: while the API refuses the certificate and the servers accept it, the
-// streams go on, however long that is.
+// streams go on, however long that is, also past MoveTimeout.
 func TestLongRefusalEndsNoStream(t *testing.T) {
+	for name, refused := range map[string]time.Duration{"for a while": 20 * time.Second, "half an hour": 30 * time.Minute, "all the time": 3 * time.Hour} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, h *servers) {
+				a, stream := new(gate).stream(t, h)
+				for end := time.Now().Add(refused); time.Now().Before(end); pass(time.Second) {
+					a.Answered(http.StatusUnauthorized)
+				}
+				pass(2 * DefaultMoveTimeout)
+				if n := h.greetings(); n < 2 {
+					t.Errorf("the server was not asked: %d hellos", n)
+				}
+				exchangeText(t, stream)
+			})
+		})
+	}
+}
+
+// TestAskedUntilAnswered: a server that was busy each time it was asked is asked again.
+func TestAskedUntilAnswered(t *testing.T) {
 	bubble(t, func(t *testing.T, h *servers) {
-		a, stream := new(gate).stream(t, h)
-		for range 30 * 60 {
-			a.Answered(http.StatusUnauthorized)
+		const busy, bad = tls.AlertError(80), tls.AlertError(42)
+		var gate gate
+		g, _ := gate.stream(t, h)
+		gate.refuse(busy, "a:1")
+		for second := range 21 * 60 {
+			if second == 16*60 {
+				gate.refuse(bad, "a:1")
+			}
+			g.Answered(http.StatusUnauthorized)
 			pass(time.Second)
 		}
-		exchangeText(t, stream)
+		if n := gate.calls(); n != 1 {
+			t.Errorf("told %d times in the five minutes after that, want once", n)
+		}
 	})
+}
+
+// TestNextCertificateIsRefused: a certificate that has replaced a refused one is asked about as soon as
+// that was.
+func TestNextCertificateIsRefused(t *testing.T) {
+	bubble(t, func(t *testing.T, h *servers) {
+		var gate gate
+		g, _ := gate.stream(t, h)
+		gate.refuse(42, "a:1")
+		for i := range 3 {
+			for end := time.Now().Add(20 * time.Second); time.Now().Before(end); pass(time.Second) {
+				g.Answered(http.StatusUnauthorized)
+			}
+			if n := gate.calls(); n != i+1 {
+				t.Fatalf("told %d times of %d certificates", n, i+1)
+			}
+			g.Renewed()
+		}
+	})
+}
+
+// TestNodesAskApart: nodes that are refused together do not ask together.
+func TestNodesAskApart(t *testing.T) {
+	began := time.Now()
+	at := map[time.Duration]int{}
+	for range 100 {
+		var u unauthorized
+		for after := time.Duration(0); ; after += time.Second {
+			if _, ask := u.note(http.StatusUnauthorized, began.Add(after)); ask {
+				at[after]++
+				break
+			}
+		}
+	}
+	for after, n := range at {
+		if after < refusedFor || after > refusedFor+askSpread || n > 40 {
+			t.Errorf("%d of 100 nodes ask after %v", n, after)
+		}
+	}
 }
 
 // TestDeletedNodeIsNotRejected: a node that was deleted is not told to get another certificate, though

@@ -16,6 +16,7 @@ import (
 	"errors"
 	"io"
 	"log"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -264,18 +265,30 @@ func nodeIsNoServer(t *testing.T, c *cluster, stolen *tls.Certificate, pins map[
 			t.Errorf("%s, to the administrator: %v", name, err)
 		}
 		for which, pin := range pins {
-			// Refused is refused: the join may try again, and does not get further.
-			ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+			// A join that is refused says so, and would try again.
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			var refused refusals = func() { cancel() }
 			_, err := bootstrap.Join(ctx, bootstrap.Config{
+				Log:     slog.New(slog.NewTextHandler(refused, nil)),
 				Servers: []string{host}, NodeName: "node-9", Dir: t.TempDir(), Pins: []bootstrap.Pin{pin},
 				Token: bootstrap.Token{ID: "abcdef", Secret: "0123456789abcdef"},
 			})
-			cancel()
-			if err == nil {
-				t.Errorf("%s, to an agent that joins by the %s hash: joined", name, which)
+			if err == nil || !errors.Is(ctx.Err(), context.Canceled) {
+				t.Errorf("%s, to an agent that joins by the %s hash: %v, %v", name, which, err, ctx.Err())
 			}
+			cancel()
 		}
 	}
+}
+
+// refusals is called by a log for each join that failed.
+type refusals func()
+
+func (r refusals) Write(line []byte) (int, error) {
+	if strings.Contains(string(line), "cannot join yet") && strings.Contains(string(line), "do not go on") {
+		r()
+	}
+	return len(line), nil
 }
 
 func errorText(err error) string {

@@ -15,11 +15,11 @@ import (
 	"github.com/hawser-project/hawser/auth/pki/pkitest"
 )
 
-// supersede puts an authority of clients first that is so old.
-func (k *keyring) supersede(t *testing.T, age time.Duration) *pkitest.Authority {
+// supersede puts an authority of clients first that was made then.
+func (k *keyring) supersede(t *testing.T, made time.Time) *pkitest.Authority {
 	t.Helper()
 	old := pkitest.Load(t, k.pki("client-ca.crt"), k.pki("client-ca.key"))
-	another := authorityOf(t, old, time.Now().Add(-age))
+	another := authorityOf(t, old, made)
 	k.write(t, k.pki("client-ca.key"), pkitest.KeyPEM(t, another.Key))
 	k.write(t, k.pki("client-ca.crt"), another.PEM(), old.PEM())
 	return another
@@ -65,20 +65,26 @@ func TestSupersededNodes(t *testing.T) {
 	t.Parallel()
 	k := &keyring{cluster: startOver(t, everyTransport, "--agent-arg=--authorities-refresh-period=1s")}
 	// The cluster's own authority is too young for another one between it and the nodes' certificates.
-	first := k.supersede(t, 10*time.Minute)
+	first := k.supersede(t, time.Now().Add(-10*time.Minute))
+	made := time.Now()
 	keys, marks := make([]any, len(everyTransport)), make([]*logMark, len(everyTransport))
 	for i := range everyTransport {
 		file := filepath.Join("nodes", nodeAt(i), "pki/kubelet-client-current.pem")
 		signedBy(t, first, filepath.Join(k.dir, file))
-		keys[i], marks[i] = k.keyPair(t, file, file).Leaf.PublicKey, k.mark(t, nodeAt(i))
+		leaf := k.keyPair(t, file, file).Leaf
+		keys[i], marks[i] = leaf.PublicKey, k.mark(t, nodeAt(i))
+		if before := leaf.NotBefore.Add(-time.Second); before.Before(made) {
+			made = before // refused are certificates that are younger than a later authority
+		}
 	}
-	another := k.supersede(t, 7*time.Minute)
+	another := k.supersede(t, made)
 	for i := range everyTransport {
 		marks[i].until(t, patience, "level=WARN", "the API refuses this node's certificate")
 		k.comesBack(t, nodeAt(i), another, keys[i])
 	}
 	args := k.kill(t, nodeAt(0))
-	another = k.supersede(t, 6*time.Minute)
+	file := filepath.Join("nodes", nodeAt(0), "pki/kubelet-client-current.pem")
+	another = k.supersede(t, k.keyPair(t, file, file).Leaf.NotBefore.Add(-time.Second))
 	run(t, args, filepath.Join(k.dir, "nodes", nodeAt(0), "agent"))
 	k.comesBack(t, nodeAt(0), another, keys[0])
 }

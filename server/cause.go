@@ -6,7 +6,6 @@ import (
 	"errors"
 	"io"
 	"os"
-	"strings"
 	"syscall"
 
 	"github.com/hawser-project/hawser/tunnel"
@@ -149,9 +148,5 @@ func text(err error) string {
 	if err == nil {
 		return ""
 	}
-	s := err.Error()
-	if len(s) > maxText {
-		s = strings.ToValidUTF8(s[:maxText], "")
-	}
-	return s
+	return truncated(err.Error(), maxText)
 }

@@ -5,6 +5,7 @@ package server
 import (
 	"cmp"
 	"fmt"
+	"log/slog"
 	"slices"
 	"time"
 
@@ -172,7 +173,7 @@ func (h *Hub) refuseFenced(m, there *member) error {
 // refuseClone refuses m and logs why: the instance at preferred, in that state, is the node.
 func (h *Hub) refuseClone(m *member, preferred, state string) error {
 	h.metrics.clones.Inc()
-	h.log.Warn("two agents use one node's identity: give one of them an identity of its own",
+	h.tell(h.log, slog.LevelWarn, m.node, "two agents use one node's identity: give one of them an identity of its own",
 		"node", m.node, "refused", m.addr.String(), "preferred", preferred, "state", state)
 	return &refusal{tunnel.Replaced, min(h.config.TakeBack, fencedAgain), fmt.Sprintf(
 		"another agent with this node's identity, at %s, took over from this one, at %s, and %s", preferred, m.addr, state)}
@@ -186,7 +187,7 @@ func (h *Hub) refuseBarred(m *member, gone *absence) error {
 	}
 	h.metrics.clones.Inc()
 	back := gone.takeBack.UTC().Format(time.RFC3339)
-	h.log.Warn("an agent whose node another one took over is not taken back yet: the other one may still run the pods",
+	h.tell(h.log, slog.LevelWarn, m.node, "an agent whose node another one took over is not taken back yet: the other one may still run the pods",
 		"node", m.node, "refused", m.addr.String(), "preferred", gone.addr,
 		"gone", time.Since(gone.since).Round(time.Second), "until", back)
 	return &refusal{tunnel.Replaced, min(time.Until(gone.takeBack), fencedAgain), fmt.Sprintf(
@@ -309,6 +310,6 @@ func (h *Hub) Learn(node string, others ...Observation) {
 		return
 	}
 	h.metrics.replaced.WithLabelValues("takeover").Inc()
-	h.log.Info("another instance of the node takes over, at another server", "node", node, "new", by.Addr, "old", lost[0].where())
+	h.tell(h.log, slog.LevelInfo, node, "another instance of the node takes over, at another server", "node", node, "new", by.Addr, "old", lost[0].where())
 	dismiss(lost, takenOver(fmt.Sprint("from ", by.Addr, " to another server"), lost[0]))
 }

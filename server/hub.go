@@ -126,8 +126,10 @@ type Hub struct {
 	drainBy   atomic.Pointer[time.Time] // of DrainBy; nil if it was not called
 
 	admission *admission
-	silent    strangers.LogLimiter // log lines about agents that sent no hello
-	turned    strangers.LogLimiter // log lines about refused agents
+	silent    strangers.LogLimiter    // log lines about agents that sent no hello
+	turned    strangers.LogLimiter    // log lines about refused agents
+	lines     strangers.RepeatLimiter // other log lines about nodes
+	toAPI     apiStreams
 }
 
 // New checks c and makes a Hub. It starts nothing.

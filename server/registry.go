@@ -4,6 +4,7 @@ package server
 
 import (
 	"container/list"
+	"context"
 	"net"
 	"slices"
 	"strconv"
@@ -33,8 +34,9 @@ type member struct {
 	hello     tunnel.Hello
 	session   tunnel.Session
 	transport string
-	waits     bool   // for its agent's answer; owned by the goroutine that serves it
-	settled   func() // ends the handshake for admission; may be called again
+	waits     bool          // for its agent's answer; owned by the goroutine that serves it
+	seated    chan struct{} // of one that waits: closed once it does no more and is registered
+	settled   func()        // ends the handshake for admission; may be called again
 	control   *tunnel.Control
 	addr      net.Addr
 	since     time.Time
@@ -48,6 +50,10 @@ type member struct {
 	// has changed, it is dismissed, or the server leaves.
 	turned chan struct{}
 	why    atomic.Pointer[error] // of its dismissal or its end; nil before
+	// expelled says that m must end at once, and interrupt then ends the wait of the goroutine
+	// that serves the session, if that waits for something else than turned.
+	expelled  atomic.Bool
+	interrupt atomic.Pointer[context.CancelFunc]
 
 	// The registry's mu guards the following.
 	demoted bool // a newer session gets the dials and this one continues
@@ -72,6 +78,26 @@ func (m *member) poke() {
 func (m *member) dismiss(why error) {
 	m.ends(why)
 	m.poke()
+}
+
+// expel is dismiss, and does not wait until the agent has read what is in flight.
+func (m *member) expel(why error) {
+	m.dismiss(why)
+	m.expelled.Store(true)
+	if interrupt := m.interrupt.Load(); interrupt != nil {
+		(*interrupt)()
+	}
+}
+
+// untilExpelled returns a context that is done once ctx is, or m is expelled. The caller calls
+// cancel.
+func (m *member) untilExpelled(ctx context.Context) (_ context.Context, cancel context.CancelFunc) {
+	ctx, cancel = context.WithCancel(ctx)
+	m.interrupt.Store(&cancel)
+	if m.expelled.Load() {
+		cancel()
+	}
+	return ctx, cancel
 }
 
 // ends records why m ends, unless that is known.
@@ -142,8 +168,10 @@ type registry struct {
 	mu      sync.Mutex // guards the following; no session is asked for its Link while it is held
 	nodes   map[string]*entry
 	waiting map[string][]*member // sessions whose agents have not answered, newest first
-	gone    list.List            // names of nodes without a session, the longest gone first
-	changed chan struct{}        // closed at the next change
+	// draining are sessions that get no dials and go on until the server has stopped.
+	draining map[string][]*member
+	gone     list.List     // names of nodes without a session, the longest gone first
+	changed  chan struct{} // closed at the next change
 
 	awaited  map[string]*awaited // nodes for which dials wait
 	awaiting int                 // how many do
@@ -170,7 +198,7 @@ func (r *registry) attach(m *member) seat {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.nodes == nil {
-		r.nodes, r.waiting = make(map[string]*entry), make(map[string][]*member)
+		r.nodes, r.waiting, r.draining = make(map[string]*entry), make(map[string][]*member), make(map[string][]*member)
 	}
 	e, s := r.judgeLocked(m)
 	switch {
@@ -198,11 +226,16 @@ func (r *registry) settle(m *member) seat {
 }
 
 // dismissLocked ends m's wait.
-func (r *registry) dismissLocked(m *member) {
-	rest := slices.DeleteFunc(r.waiting[m.node], func(other *member) bool { return other == m })
-	if r.waiting[m.node] = rest; len(rest) == 0 {
-		delete(r.waiting, m.node)
+func (r *registry) dismissLocked(m *member) { remove(r.waiting, m) }
+
+// remove removes m from the sessions of its node.
+func remove(sessions map[string][]*member, m *member) {
+	rest := slices.DeleteFunc(sessions[m.node], func(other *member) bool { return other == m })
+	if len(rest) == 0 {
+		delete(sessions, m.node)
+		return
 	}
+	sessions[m.node] = rest
 }
 
 // judgeLocked returns the verdict on m, and its entry, which may be a new one.
@@ -259,6 +292,14 @@ func (r *registry) seatLocked(e *entry, m *member, s *seat) {
 // detach unregisters m, unless it was replaced already. left says whether the agent
 // announced that it leaves. If an older session gets the dials again, detach returns it.
 func (r *registry) detach(m *member, left bool) (promoted *member) {
+	return r.unregister(m, left, false)
+}
+
+// drain is detach of a session that goes on until the server has stopped. Until detach is called
+// for it, membersOf returns it.
+func (r *registry) drain(m *member, left bool) { r.unregister(m, left, true) }
+
+func (r *registry) unregister(m *member, left, drains bool) (promoted *member) {
 	addr, parked := m.where(), map[*member]bool{}
 	for _, other := range r.membersOf(m.node) {
 		parked[other] = !other.parked().IsZero()
@@ -266,6 +307,9 @@ func (r *registry) detach(m *member, left bool) (promoted *member) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.dismissLocked(m)
+	if remove(r.draining, m); drains {
+		r.draining[m.node] = append(r.draining[m.node], m)
+	}
 	e := r.nodes[m.node]
 	if e == nil || !slices.Contains(e.members(), m) {
 		return nil
@@ -350,7 +394,7 @@ func (r *registry) holder(node string) *member {
 func (r *registry) membersOf(node string) []*member {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	all := slices.Clone(r.waiting[node])
+	all := slices.Concat(r.waiting[node], r.draining[node])
 	if e := r.nodes[node]; e != nil {
 		all = append(all, e.members()...)
 	}

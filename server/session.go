@@ -81,13 +81,13 @@ func (h *Hub) finish(m *member, err error) {
 	if m.waits {
 		said = "session ended before its agent answered"
 	}
-	m.logTo(h).Info(said, "after", time.Since(m.since).Round(time.Millisecond), "reason", err)
+	h.tell(m.logTo(h), slog.LevelInfo, m.node, said, "after", time.Since(m.since).Round(time.Millisecond), "reason", loggable(err))
 }
 
 // connected is called when m is registered.
 func (h *Hub) connected(m *member) {
 	m.settled()
-	m.logTo(h).Info("node connected", "version", m.hello.Meta["version"], "transport", m.transport)
+	h.tell(m.logTo(h), slog.LevelInfo, m.node, "node connected", "version", truncated(m.hello.Meta["version"], maxVersion), "transport", m.transport)
 }
 
 func (m *member) logTo(h *Hub) *slog.Logger {
@@ -107,6 +107,7 @@ func (h *Hub) settle(ctx context.Context, m *member) error {
 		return err
 	}
 	m.waits = false
+	close(m.seated)
 	h.connected(m)
 	return nil
 }
@@ -117,7 +118,7 @@ func (h *Hub) detach(m *member) {
 	if older == nil {
 		return
 	}
-	h.log.Info("an older session of the node serves it again", "node", m.node, "from", m.id, "to", older.id)
+	h.tell(h.log, slog.LevelInfo, m.node, "an older session of the node serves it again", "node", m.node, "from", m.id, "to", older.id)
 	h.history.attach(older, time.Now(), h.registry.holder)
 }
 
@@ -164,7 +165,9 @@ func (h *Hub) welcome(ctx context.Context, s tunnel.Session, greeting *tunnel.Gr
 	// as long as the ledger has one of its sessions.
 	h.ledger.open(m)
 	place := h.registry.attach(m)
-	m.waits = place.waits
+	if m.waits = place.waits; m.waits {
+		m.seated = make(chan struct{})
+	}
 	h.history.attach(m, m.since, h.registry.holder)
 	if err := h.applyVerdict(m, place); err != nil {
 		h.refuse(greeting, err)
@@ -183,7 +186,7 @@ func (h *Hub) welcome(ctx context.Context, s tunnel.Session, greeting *tunnel.Gr
 	wctx, cancel := context.WithTimeout(ctx, helloTimeout)
 	defer cancel()
 	if err := m.control.Welcome(wctx); err != nil {
-		h.log.Info("agent left before it was welcome", "node", node, "addr", m.addr.String(), "err", err)
+		h.tell(h.log, slog.LevelInfo, node, "agent left before it was welcome", "node", node, "addr", m.addr.String(), "err", err)
 		h.detach(m)
 		h.history.end(m, err)
 		h.ledger.close(m)
@@ -199,7 +202,7 @@ func (h *Hub) End(node string, stale func(tunnel.Peer) bool, why error) int {
 	n := 0
 	for _, m := range h.registry.membersOf(node) {
 		if stale(m.session.Peer()) {
-			m.dismiss(why)
+			m.expel(why)
 			n++
 		}
 	}
@@ -235,13 +238,13 @@ func (h *Hub) applyVerdict(m *member, s seat) error {
 		reason := "reconnect"
 		if s.demoted != nil {
 			reason = "moved"
-			h.log.Info("the node moves to another session", "node", m.node, "from", s.demoted.id, "to", m.id)
+			h.tell(h.log, slog.LevelInfo, m.node, "the node moves to another session", "node", m.node, "from", s.demoted.id, "to", m.id)
 		}
 		h.metrics.replaced.WithLabelValues(reason).Inc()
 		dismiss(s.dismissed, fmt.Errorf("%w: the agent reconnected from %s", tunnel.Replaced, m.addr))
 	case takeover:
 		h.metrics.replaced.WithLabelValues("takeover").Inc()
-		h.log.Info("another instance of the node takes over", "node", m.node, "new", m.addr.String(), "old", s.there.where())
+		h.tell(h.log, slog.LevelInfo, m.node, "another instance of the node takes over", "node", m.node, "new", m.addr.String(), "old", s.there.where())
 		dismiss(s.dismissed, takenOver(fmt.Sprint("from ", m.addr), s.there))
 	case stale:
 		// It is no other agent, and not to think that another one is the node.
@@ -265,36 +268,5 @@ func (h *Hub) refuse(g *tunnel.Greeting, err error) {
 	h.metrics.refused.WithLabelValues(tunnel.CodeOf(err).Name()).Inc()
 	if rerr := g.Refuse(tunnel.GoodbyeOf(err)); rerr != nil {
 		h.log.Debug("refused session did not close cleanly", "err", rerr)
-	}
-}
-
-// request serves a stream that the agent opened.
-func (h *Hub) request(ctx context.Context, m *member, r *tunnel.Request) {
-	code, text := tunnel.Denied, "agents may only dial "+APIServer
-	if r.Addr == APIServer && r.Network == "tcp" {
-		if h.config.API != nil {
-			h.handOver(ctx, m, r)
-			return
-		}
-		code, text = tunnel.Refused, "this server has no API server"
-	}
-	h.log.Debug("agent's dial denied", "node", m.node, "target", r.Addr)
-	if err := r.Reject(code, text); err != nil {
-		h.log.Debug("agent's dial could not be answered", "node", m.node, "err", err)
-	}
-}
-
-// handOver gives the stream to the API server.
-func (h *Hub) handOver(ctx context.Context, m *member, r *tunnel.Request) {
-	ctx, cancel := r.Context(ctx)
-	defer cancel()
-	s, err := r.Accept()
-	if err != nil {
-		return // the opener has ended it
-	}
-	c := m.track(openerAgent, s, m.addr)
-	if err := h.config.API(ctx, c); err != nil {
-		h.log.Debug("API server did not take the agent's connection", "node", m.node, "err", err)
-		_ = c.Abort() // nothing uses it any more
 	}
 }

@@ -158,8 +158,10 @@ func (h *Hub) handlePoke(ctx context.Context, m *member, e *engagement, v *watch
 // closeIdle ends a session without open streams: it sends the agent a goodbye, and the agent
 // closes the session once it has read the data in flight. If a stream was opened meanwhile,
 // closeIdle does nothing and returns when to try again. If m gets the node's dials again, it
-// does nothing.
+// does nothing. If m is expelled it returns at once.
 func (h *Hub) closeIdle(ctx context.Context, m *member, why error) (idle <-chan struct{}, over bool) {
+	ctx, cancel := m.untilExpelled(ctx)
+	defer cancel()
 	if !m.leaving() { // it may be about to open a stream that it started before it migrated
 		t := time.NewTimer(linger)
 		defer t.Stop()
@@ -172,24 +174,30 @@ func (h *Hub) closeIdle(ctx context.Context, m *member, why error) (idle <-chan 
 			return m.open.Idle(), false
 		}
 	}
-	if !h.registry.markClosing(m) {
+	if m.expelled.Load() || !h.registry.markClosing(m) {
 		return nil, false
 	}
-	ctx, cancel := context.WithTimeout(ctx, drainTimeout)
-	defer cancel()
-	if err := m.control.Part(ctx, tunnel.GoodbyeOf(why)); err != nil {
+	pctx, stop := context.WithTimeout(ctx, drainTimeout)
+	defer stop()
+	if err := m.control.Part(pctx, tunnel.GoodbyeOf(why)); err != nil {
 		h.log.Debug("session did not close cleanly", "node", m.node, "err", err)
 	}
-	return nil, true
+	return nil, !m.expelled.Load()
 }
 
 // drain notifies the agent, waits until the streams that the hub dialed have ended, at most
 // until the deadline, and closes the session. It returns why the session ended if it ended
-// before.
+// before, or m was expelled.
 func (h *Hub) drain(m *member, ended <-chan error) error {
-	h.registry.detach(m, m.leaving()) // an older session drains as well
+	h.registry.drain(m, m.leaving()) // an older session drains as well
 	until := time.Now().Add(h.drainTime())
-	if err := announceDrain(m, max(time.Second, time.Until(until))); errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded) {
+	ctx, cancel := m.untilExpelled(context.Background())
+	defer cancel()
+	err := announceDrain(ctx, m, max(time.Second, time.Until(until)))
+	if m.expelled.Load() {
+		return h.dismissed(m, *m.why.Load())
+	}
+	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded) {
 		h.log.Debug("agent takes no word that the server leaves", "node", m.node, "err", err)
 	} else if err != nil {
 		return err
@@ -201,24 +209,31 @@ func (h *Hub) drain(m *member, ended <-chan error) error {
 	case <-t.C:
 	case err := <-ended:
 		return err
+	case <-ctx.Done():
+		return h.dismissed(m, *m.why.Load())
 	}
 	// Data of the last stream may still be in flight to its reader at the node. The agent
 	// closes the session when it has been read. It has the rest of the time for that, and
 	// at least one second.
-	ctx, cancel := context.WithTimeout(context.Background(), max(time.Second, time.Until(until)))
-	defer cancel()
+	pctx, stop := context.WithTimeout(ctx, max(time.Second, time.Until(until)))
+	defer stop()
 	m.ends(fmt.Errorf("%w: %s", tunnel.Draining, textLeaving))
-	if err := m.control.Part(ctx, &tunnel.Goodbye{Code: tunnel.Draining, Text: textLeaving}); err != nil {
+	if err := m.control.Part(pctx, &tunnel.Goodbye{Code: tunnel.Draining, Text: textLeaving}); err != nil {
 		h.log.Debug("session did not close cleanly", "node", m.node, "err", err)
 	}
 	return nil
 }
 
 // announceDrain tells m's agent that the server leaves, within a time: an agent that reads nothing
-// would block it for hours.
-func announceDrain(m *member, within time.Duration) error {
-	ctx, cancel := context.WithTimeout(context.Background(), within)
+// would block it for hours. If m is expelled meanwhile, it ends the session.
+func announceDrain(ctx context.Context, m *member, within time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
+	defer context.AfterFunc(ctx, func() {
+		if m.expelled.Load() {
+			_ = m.session.Dismiss(tunnel.GoodbyeOf(*m.why.Load())) // never fails
+		}
+	})()
 	return m.control.Drain(ctx, tunnel.Draining, textLeaving)
 }
 

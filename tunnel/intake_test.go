@@ -38,7 +38,11 @@ func TestIntakeGrants(t *testing.T) {
 			t.Errorf("step %d: %t, granted: %d", step, ok, i.Granted())
 		}
 	}
-	i.Return(500)
+	i.Return(400)
+	if i.Widen(51) || !i.Widen(50) || i.Granted() != 150 {
+		t.Errorf("a window has not got an eighth of what was left; granted: %d", i.Granted())
+	}
+	i.Return(150)
 	if i.AddUnread(500); i.Scarce() || !i.Begin(1) {
 		t.Error("half of the limit lies unread, and it is scarce")
 	}

@@ -358,6 +358,10 @@ func (i *Intake) grant(n, limit int64) bool {
 	return true
 }
 
+// Widen is Grow for one of many windows that are kept while they are idle: it grants no more than
+// an eighth of what is left, so that others can grow as well.
+func (i *Intake) Widen(n int) bool { return int64(n) <= (i.limit/2-i.Granted())/8 && i.Grow(n) }
+
 // Return returns n granted bytes.
 func (i *Intake) Return(n int) { i.granted.Add(-int64(n)) }
 

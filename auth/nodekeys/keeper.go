@@ -76,6 +76,7 @@ type Keeper struct {
 	names   map[string]*holder
 	watches map[string]map[*watched]struct{}
 	asked   map[question]*asking
+	shown   map[showing]time.Time // when showBurst keys may be recorded again
 }
 
 // A question is whether a key holds a name.
@@ -107,12 +108,14 @@ func New(c Config) (*Keeper, error) {
 	return &Keeper{
 		cfg: c, book: NewBook(c.Client), ready: make(chan struct{}),
 		names: make(map[string]*holder), watches: make(map[string]map[*watched]struct{}), asked: make(map[question]*asking),
+		shown: make(map[showing]time.Time),
 	}, nil
 }
 
 // Admit returns nil if k holds the name, a *RefusedError if it does not, or ErrNotReady if
-// a keeper that has just started has not read the records within 5 s. It allocates nothing
-// unless it refuses, waits, or adopts.
+// a keeper that has just started has not read the records within 5 s. Any other error means
+// that the caller should try again later. It allocates nothing unless it refuses, waits, or
+// adopts.
 func (k *Keeper) Admit(ctx context.Context, name string, key Key) error {
 	if err := k.wait(ctx); err != nil {
 		return err

@@ -9,19 +9,36 @@ package nodekeys
 // logged, and the deletion of a Node has no effect, since its kubelet registers again. A
 // name that an administrator has revoked is refused, also after its Node was deleted,
 // until another key takes it after Allow.
+//
+// A node may have any number of certificates, and only the latest keys are kept. So what is
+// read and written because of them is bounded for each name.
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 )
+
+const (
+	// showBurst is how many keys of a name may be recorded at once; after that one may be
+	// in each showInterval.
+	showBurst    = 16
+	showInterval = 10 * time.Second
+)
+
+// errOften means that a name has shown more keys than may be recorded by now.
+var errOften = errors.New("this node has used too many different keys: the server records one more in some seconds")
 
 // vouched is Admit for a key that is not in the record yet.
 func (k *Keeper) vouched(ctx context.Context, name string, key Key, h *holder) error {
 	if h.barred() && !h.record.mayBeTaken(time.Now()) {
 		return h.refuse
+	}
+	if !k.mayShow(showing{name, h.bars(key)}, time.Now()) {
+		return errOften
 	}
 	first, err := k.book.Show(ctx, name, key)
 	var bad *HeldError
@@ -40,6 +57,36 @@ func (k *Keeper) vouched(ctx context.Context, name string, key Key, h *holder) e
 		return err
 	}
 	return k.holder(name).verdict(name, key)
+}
+
+// A showing is by a key that is not in the name's record. Those which the record bars are
+// counted apart, so that a revoked machine does not keep its successor out.
+type showing struct {
+	name   string
+	barred bool
+}
+
+// bars reports whether key has lost the name by the memory.
+func (h *holder) bars(key Key) bool {
+	return h != nil && (slices.Contains(h.record.Barred, key) || h.closed && h.record.Holds(key))
+}
+
+// mayShow reports whether the API may be asked now about another showing.
+func (k *Keeper) mayShow(s showing, now time.Time) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if len(k.shown) >= maxAsked {
+		maps.DeleteFunc(k.shown, func(_ showing, until time.Time) bool { return !until.After(now) })
+	}
+	until := k.shown[s]
+	if until.Before(now) {
+		until = now
+	}
+	if until = until.Add(showInterval); until.Sub(now) > showBurst*showInterval {
+		return false
+	}
+	k.shown[s] = until
+	return true
 }
 
 // outlived handles the deletion of a name's Node, and reports whether the record is

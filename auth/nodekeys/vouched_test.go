@@ -137,3 +137,74 @@ func TestVouchedUnreadable(t *testing.T) {
 		r.admits("broken", "a")
 	})
 }
+
+// TestVouchedOften: a node with more keys than are kept, which it uses in turn, has the record
+// written now and then, and keeps no other node from being recorded.
+func TestVouchedOften(t *testing.T) {
+	inVouchedBubble(t, func(t *testing.T, r *rig) {
+		ctx := t.Context()
+		writes := func() (n int) {
+			for _, a := range r.api.Actions() {
+				if a.GetResource().Resource == "configmaps" && (a.GetVerb() == "update" || a.GetVerb() == "create") {
+					n++
+				}
+			}
+			return n
+		}
+		for i := range 500 {
+			if err := r.keeper.Admit(ctx, "a", number(i%(maxKeys+1))); err != nil && !errors.Is(err, errOften) {
+				t.Fatal(err)
+			}
+		}
+		if n := writes(); n != showBurst {
+			t.Errorf("500 sessions made %d writes", n)
+		}
+		if n := len(r.api.Actions()); n > 3*showBurst+10 {
+			t.Errorf("and %d requests", n)
+		}
+		rec, err := r.book.Get(ctx, "a")
+		r.must(err)
+		r.must(r.keeper.Admit(ctx, "a", rec.Keys[0].Key))
+		r.must(r.keeper.Admit(ctx, "b", number(1)))
+		if err = r.keeper.Admit(ctx, "a", number(20)); !errors.Is(err, errOften) {
+			t.Errorf("one more key: %v", err)
+		}
+		<-time.After(showInterval)
+		r.must(r.keeper.Admit(ctx, "a", number(20)))
+		r.must(r.keeper.Admit(ctx, "a", number(20)))
+		if err = r.keeper.Admit(ctx, "a", number(21)); !errors.Is(err, errOften) {
+			t.Errorf("and one more: %v", err)
+		}
+		<-time.After(showBurst * showInterval)
+		for n := range showBurst {
+			r.must(r.keeper.Admit(ctx, "a", number(30+n)))
+		}
+	})
+}
+
+// TestVouchedSuccessor: a revoked machine that tries again and again keeps no successor out.
+func TestVouchedSuccessor(t *testing.T) {
+	inVouchedBubble(t, func(t *testing.T, r *rig) {
+		ctx := t.Context()
+		var refused *RefusedError
+		spam := func(step string) {
+			t.Helper()
+			for range 10 * showBurst {
+				if err := r.keeper.Admit(ctx, "a", number(1)); !errors.As(err, &refused) && !errors.Is(err, errOften) {
+					t.Fatalf("%s: the revoked key: %v", step, err)
+				}
+			}
+		}
+		r.must(r.keeper.Admit(ctx, "a", number(1)))
+		<-time.After(time.Second)
+		_, err := r.book.Revoke(ctx, "a", "ann", "stolen")
+		r.must(err)
+		r.must(r.book.Allow(ctx, "a", "ann", time.Hour))
+		<-time.After(time.Second)
+		spam("allowed")
+		r.must(r.keeper.Admit(ctx, "a", number(2)))
+		<-time.After(time.Second)
+		spam("taken")
+		r.must(r.keeper.Admit(ctx, "a", number(3)))
+	})
+}

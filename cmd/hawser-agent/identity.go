@@ -60,6 +60,9 @@ var shared = regexp.MustCompile(`^/(|bin|boot|dev(/shm)?|etc|etc/(pki|ssl)(/cert
 // keyFile is the file with the node's key; empty without one.
 func (o *identityOptions) keyFile() string { return cmp.Or(o.from.Key, o.from.Kubeconfig) }
 
+// certificateFile is the file with the node's certificate; empty without one.
+func (o *identityOptions) certificateFile() string { return cmp.Or(o.from.Cert, o.from.Kubeconfig) }
+
 // secretFiles returns a file as it is named and as symbolic links lead to it. There is no
 // secret in a device, say.
 func secretFiles(file string) []string {

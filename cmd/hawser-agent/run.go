@@ -183,7 +183,7 @@ func assemble(ctx context.Context, o *options, id *bootstrap.Identity, log *slog
 	}
 	if p.rotation, err = bootstrap.NewRotation(bootstrap.RotationConfig{
 		Identity: id, Requests: p.api.CSRs, NotServing: !o.builtin(), Addresses: addresses, FollowTunnel: p.link != nil,
-		ConfigMaps: p.api.ConfigMaps(metav1.NamespaceSystem), TrustChanged: p.conns.Renew, Renewed: p.conns.Close, Follow: o.trustRefresh, Log: log,
+		ConfigMaps: p.api.ConfigMaps(metav1.NamespaceSystem), TrustChanged: p.conns.Renew, Renewed: p.renewed, Follow: o.trustRefresh, Log: log,
 	}); err != nil {
 		return nil, err
 	}
@@ -323,21 +323,22 @@ func (p *parts) connect(o *options, id *bootstrap.Identity, metrics prometheus.R
 		return d.DialContext, nil
 	}
 	c := agent.Config{
-		Servers:   o.addrs,
-		NodeName:  o.nodeName,
-		Transport: transports()[o.transport],
-		Link:      o.link,
-		TLS:       func(ctx context.Context) (*tls.Config, error) { return p.tunnelTLS(ctx, id, log), nil },
-		Roots:     id.TunnelRoots,
-		Proxy:     proxyFor,
-		Allow:     o.targets,
-		Moved:     p.moved,
-		Fenced:    p.fenced,
-		Revoked:   func(began time.Time) { p.rotation.Reject(began) },
-		Rejected:  func(began time.Time) { p.rotation.Refused(began) },
-		Version:   kubeletVersion,
-		Log:       log,
-		Metrics:   metrics,
+		Servers:         o.addrs,
+		NodeName:        o.nodeName,
+		Transport:       transports()[o.transport],
+		Link:            o.link,
+		TLS:             func(ctx context.Context) (*tls.Config, error) { return p.tunnelTLS(ctx, id, log), nil },
+		Roots:           id.TunnelRoots,
+		CertificateFile: o.certificateFile(),
+		Proxy:           proxyFor,
+		Allow:           o.targets,
+		Moved:           p.moved,
+		Fenced:          p.fenced,
+		Revoked:         func(began time.Time) { p.rotation.Reject(began) },
+		Rejected:        func(began time.Time) { p.rotation.Refused(began) },
+		Version:         kubeletVersion,
+		Log:             log,
+		Metrics:         metrics,
 	}
 	if o.builtin() {
 		streams := memnet.NewHandoff(nodeAddr(o.nodeName), kubeletBacklog)
@@ -408,6 +409,14 @@ func (p *parts) moved(stuck bool) {
 	} else {
 		p.conns.Renew()
 	}
+}
+
+// renewed reacts to another client certificate: later requests are made with it.
+func (p *parts) renewed() {
+	if p.link != nil {
+		p.link.Renewed()
+	}
+	p.conns.Close()
 }
 
 // addresses are the node's own, at which its kubelet API is found as well.

@@ -4,8 +4,11 @@ package main
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"net/http/httptest"
+	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -59,4 +62,51 @@ func TestStopIsDelayed(t *testing.T) {
 			t.Errorf("it took %v", took)
 		}
 	})
+}
+
+// TestNamesAreKeptToTheEnd: a hub that drains learns for as long as it has sessions who has lost
+// a name. What fails ends all.
+func TestNamesAreKeptToTheEnd(t *testing.T) {
+	fault := errors.New("fault")
+	for _, failing := range []string{"", "upper", "tunnels", "names"} {
+		t.Run("failing "+failing, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				told, tell := context.WithCancel(t.Context())
+				var (
+					mu    sync.Mutex // guards ended
+					ended []string
+				)
+				part := func(name string) func(context.Context) error {
+					return func(ctx context.Context) error {
+						var fails <-chan time.Time
+						if name == failing {
+							fails = time.After(time.Second)
+						}
+						select {
+						case <-fails:
+							return fault
+						case <-ctx.Done():
+						}
+						<-time.After(time.Minute) // it drains
+						mu.Lock()
+						defer mu.Unlock()
+						ended = append(ended, name)
+						return nil
+					}
+				}
+				if failing == "" {
+					defer time.AfterFunc(time.Second, tell).Stop()
+				}
+				defer tell()
+				err := runInOrder(told, part("upper"), part("tunnels"), part("names"))
+				if (failing == "") != (err == nil) || err != nil && !errors.Is(err, fault) {
+					t.Errorf("it ended with %v", err)
+				}
+				want := slices.DeleteFunc([]string{"upper", "tunnels", "names"}, func(name string) bool { return name == failing })
+				if failing != "tunnels" && !slices.Equal(ended, want) || len(ended) != len(want) {
+					t.Errorf("in order %q, want %q", ended, want)
+				}
+			})
+		})
+	}
 }

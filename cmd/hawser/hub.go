@@ -292,22 +292,38 @@ func (h *hubBeside) watchCertificates() error {
 	return nil
 }
 
-// run serves until ctx is done. The tunnels outlive what goes through them.
+// run serves until ctx is done.
 func (h *hubBeside) run(ctx context.Context) error {
-	below, stop := context.WithCancel(context.WithoutCancel(ctx))
-	defer stop()
-	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return h.tunnels.run(below, below) })
-	group.Go(func() error {
-		defer stop()
+	err := runInOrder(ctx, func(ctx context.Context) error {
 		defer h.tunnels.drain.begin(h.tunnels.hub)
 		err := h.runUpper(ctx)
 		ended := make(chan struct{})
 		close(ended)
 		h.tunnels.leave(ended)
 		return err
+	}, func(ctx context.Context) error { return h.tunnels.run(ctx, ctx) }, h.runNames)
+	return errors.Join(err, h.tunnels.drain.end(h.log))
+}
+
+// runInOrder runs upper until ctx is done or one of the three fails, the tunnels until upper has
+// ended, since they outlive what goes through them, and names until the tunnels have.
+func runInOrder(ctx context.Context, upper, tunnels, names func(context.Context) error) error {
+	above := context.WithoutCancel(ctx)
+	middle, stop := context.WithCancel(above)
+	defer stop()
+	below, forget := context.WithCancel(above)
+	defer forget()
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error {
+		defer stop()
+		return upper(ctx)
 	})
-	return errors.Join(group.Wait(), h.tunnels.drain.end(h.log))
+	group.Go(func() error {
+		defer forget()
+		return tunnels(middle)
+	})
+	group.Go(func() error { return names(below) })
+	return group.Wait()
 }
 
 func (h *hubBeside) runUpper(ctx context.Context) error {
@@ -319,7 +335,6 @@ func (h *hubBeside) runUpper(ctx context.Context) error {
 	group.Go(func() error { return h.health.run(ctx) })
 	group.Go(func() error { return h.tunnels.page.Run(ctx) })
 	group.Go(func() error { return h.tunnels.peers.register(ctx, h.api) })
-	group.Go(func() error { return h.runNames(ctx) })
 	if h.published != nil {
 		group.Go(func() error { return h.published.run(ctx) })
 	}

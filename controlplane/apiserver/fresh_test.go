@@ -29,13 +29,18 @@ func TestFreshBesideNewCache(t *testing.T) {
 		w := must(in.client.CoreV1().ConfigMaps("default").Watch(ctx, metav1.ListOptions{
 			SendInitialEvents: &yes, AllowWatchBookmarks: true, ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan,
 		}))(t)
+		fresh := false
 		for event := range w.ResultChan() {
 			if event.Type == watch.Error {
 				t.Errorf("%s: %v", group, apierrors.FromObject(event.Object))
 			}
 			if _, ok := event.Object.(*corev1.ConfigMap); !ok || event.Type == watch.Bookmark {
+				fresh = event.Type == watch.Bookmark
 				break
 			}
+		}
+		if !fresh {
+			t.Errorf("%s: the watch ended without a bookmark", group)
 		}
 		w.Stop()
 	}

@@ -65,6 +65,7 @@ type Controller struct {
 
 	mu      sync.Mutex
 	changed map[string]time.Time // guarded by mu; by namespace/name: when the schedule was seen to change
+	told    map[string]time.Time // guarded by mu; likewise: the last scheduled time of which an event said that it has no Job
 }
 
 // kind is that of the owners of Jobs.
@@ -79,7 +80,7 @@ func New(d loop.Deps, c Config) (*Controller, error) {
 	if err != nil {
 		return nil, err
 	}
-	ctl := &Controller{cfg: c, events: loop.Recorder(d.Events), client: d.Client, cronJobs: cronJobs.Lister(), inf: cronJobs.Informer(), jobs: jobs, changed: make(map[string]time.Time)}
+	ctl := &Controller{cfg: c, events: loop.Recorder(d.Events), client: d.Client, cronJobs: cronJobs.Lister(), inf: cronJobs.Informer(), jobs: jobs, changed: make(map[string]time.Time), told: make(map[string]time.Time)}
 	ctl.log = loop.Logger(d.Log, ctl.Name())
 	return ctl, nil
 }
@@ -135,6 +136,17 @@ func (c *Controller) forget(key string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.changed, key)
+	delete(c.told, key)
+}
+
+// tell notes that an event says that the scheduled time due of the CronJob at key has no Job. It
+// tells whether it is the first that does.
+func (c *Controller) tell(key string, due time.Time) (first bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	first = !c.told[key].Equal(due)
+	c.told[key] = due
+	return first
 }
 
 func (c *Controller) sync(ctx context.Context, key string) (time.Duration, error) {

@@ -102,6 +102,48 @@ func TestPolicies(t *testing.T) {
 	}, policy(batchv1.ReplaceConcurrent))
 }
 
+// TestMissedIsToldOnce: that a time has been missed is told once, however often the CronJob is
+// looked at afterwards, and not if its Job was held up and that was told.
+func TestMissedIsToldOnce(t *testing.T) {
+	deadline := spec(func(s *batchv1.CronJobSpec) { s.StartingDeadlineSeconds = ptr.To[int64](60) })
+	t.Run("held up", func(t *testing.T) {
+		run(t, func(w *world) {
+			w.at(20)
+			w.heard(made+"$10", "Normal JobAlreadyActive Not starting job because prior execution is running and concurrency policy is Forbid")
+			w.at(24)
+			w.end(10, batchv1.JobComplete)
+			w.jobs("$10, active ")
+			w.heard(completed + "$10, condition: Complete")
+		}, policy(batchv1.ForbidConcurrent), deadline)
+	})
+	t.Run("down", func(t *testing.T) {
+		run(t, func(w *world) {
+			w.at(10)
+			w.heard(made + "$10")
+			w.stop()
+			w.at(24)
+			w.start()
+			w.settle()
+			const missed = "Warning MissSchedule Missed scheduled time to start a job: Sat, 01 Jan 2000 "
+			w.heard(missed + "00:20:00 +0000")
+			w.end(10, batchv1.JobComplete)
+			w.change(func(s *batchv1.CronJobSpec) { s.SuccessfulJobsHistoryLimit = ptr.To[int32](5) })
+			w.heard(completed + "$10, condition: Complete")
+			w.change(func(s *batchv1.CronJobSpec) { s.Suspend = ptr.To(true) })
+			w.at(34)
+			w.change(func(s *batchv1.CronJobSpec) { s.Suspend = ptr.To(false) })
+			w.heard(missed + "00:30:00 +0000") // another one
+			if err := w.client.BatchV1().CronJobs("ns").Delete(w.ctx, "c", metav1.DeleteOptions{}); err != nil {
+				t.Fatal(err)
+			}
+			w.settle()
+			if n := len(w.ctl.told); n != 0 {
+				t.Errorf("%d times remembered", n)
+			}
+		}, deadline)
+	})
+}
+
 // TestReplaceFails: while the old Job cannot be deleted there is no new one.
 func TestReplaceFails(t *testing.T) {
 	run(t, func(w *world) {

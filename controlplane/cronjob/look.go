@@ -60,6 +60,8 @@ func (l *look) confirm(ctx context.Context) error {
 	return nil
 }
 
+func (l *look) key() string { return l.cj.Namespace + "/" + l.cj.Name }
+
 func (l *look) event(kind, reason, format string, args ...any) {
 	l.events.Eventf(l.cj, kind, reason, format, args...)
 }

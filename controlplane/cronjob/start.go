@@ -67,12 +67,14 @@ func (l *look) parse() cron.Schedule {
 }
 
 // timely tells whether it is not too late for the Job of due, and tells the user if it
-// is, or if many times have been missed since.
+// is, once, or if many times have been missed since.
 func (l *look) timely(s cron.Schedule, since, due time.Time) bool {
 	if seconds := l.cj.Spec.StartingDeadlineSeconds; seconds != nil {
 		deadline := time.Duration(*seconds) * time.Second
 		if l.now.Sub(due) > deadline {
-			l.event(corev1.EventTypeWarning, "MissSchedule", "Missed scheduled time to start a job: %s", due.UTC().Format(time.RFC1123Z))
+			if l.tell(l.key(), due) {
+				l.event(corev1.EventTypeWarning, "MissSchedule", "Missed scheduled time to start a job: %s", due.UTC().Format(time.RFC1123Z))
+			}
 			return false
 		}
 		if first := l.now.Add(-deadline); first.After(since) {
@@ -93,6 +95,7 @@ func (l *look) start(ctx context.Context, due time.Time) error {
 	switch l.cj.Spec.ConcurrencyPolicy {
 	case batchv1.ForbidConcurrent:
 		if len(l.cj.Status.Active) > 0 {
+			l.tell(l.key(), due)
 			l.event(corev1.EventTypeNormal, "JobAlreadyActive", "Not starting job because prior execution is running and concurrency policy is Forbid")
 			return nil
 		}

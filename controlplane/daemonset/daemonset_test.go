@@ -302,6 +302,28 @@ func TestFailed(t *testing.T) {
 	}, node("a"), set())
 }
 
+// TestSucceeded: a pod that ends well is replaced at once, however often.
+func TestSucceeded(t *testing.T) {
+	run(t, func(w *world) {
+		for i := range 5 {
+			before := w.pods()[0].UID
+			w.phase(corev1.PodSucceeded, "a")
+			if p := w.pods(); len(p) != 1 || p[0].UID == before || p[0].Status.Phase == corev1.PodSucceeded {
+				t.Errorf("%d: not replaced: %v", i, p)
+			}
+		}
+		w.phase(corev1.PodFailed, "a") // the first that fails is replaced at once, too
+		w.has("a=one")
+		if p := w.pods()[0]; p.Status.Phase == corev1.PodFailed {
+			t.Errorf("not replaced: %v", p)
+		}
+		const want = "Normal SucceededDaemonPod Found succeeded daemon pod ns/d-"
+		if got := apitest.Events(w.events); !slices.ContainsFunc(got, func(s string) bool { return strings.HasPrefix(s, want) }) {
+			t.Errorf("events %q", got)
+		}
+	}, node("a"), set())
+}
+
 // TestNotDeleted: a pod that could not be deleted was not replaced, and is no reason to wait.
 func TestNotDeleted(t *testing.T) {
 	run(t, func(w *world) {
@@ -372,6 +394,26 @@ func TestStrategies(t *testing.T) {
 			w.has("a=one* a=two b=one* c=one* e=one*")
 			w.phase(corev1.PodRunning, "a")
 			w.has("-a=one* a=two* b=one* b=two c=one* e=one*")
+		}, use(rolling("0", "1"), 0)...)
+	})
+	t.Run("surge, and a node is no longer wanted", func(t *testing.T) {
+		run(t, func(w *world) {
+			w.phase(corev1.PodRunning, "a", "b")
+			w.delete("e", metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)})
+			nodes := w.Client.CoreV1().Nodes()
+			_, err := nodes.Update(w.Context(), node("b", taint("x", corev1.TaintEffectNoSchedule)), metav1.UpdateOptions{})
+			w.Must(err)
+			w.settle(0)
+			w.image("two")
+			w.phase(corev1.PodRunning, "a")
+			w.gone()
+			w.has("a=two* b=one* c=two e=two") // b's is needed: two of three do not run
+			w.phase(corev1.PodRunning, "c")
+			w.has("a=two* b=one* c=two* e=two")
+			w.phase(corev1.PodRunning, "e")
+			w.has("-b=one* a=two* c=two* e=two*")
+			w.gone()
+			w.has("a=two* c=two* e=two*")
 		}, use(rolling("0", "1"), 0)...)
 	})
 	t.Run("surge beside one that goes", func(t *testing.T) {

@@ -40,7 +40,7 @@ type look struct {
 
 	toDelete []*corev1.Pod
 	dying    map[types.UID]bool
-	failed   map[types.UID]string // the nodes of those to be deleted that have ended
+	failed   map[types.UID]string // the nodes of those to be deleted that have failed
 	missing  []string             // nodes that are to get a pod
 	events   []event
 	again    time.Duration // when time alone will have changed something; zero for never
@@ -176,14 +176,8 @@ func (l *look) tidy(at *place, wait func(node string) time.Duration) {
 			l.remove(p)
 			l.failed[p.UID] = at.node
 		case p.Status.Phase == corev1.PodSucceeded:
-			if left := wait(at.node); left > 0 {
-				l.after(left)
-				waits = true
-				continue
-			}
 			l.say(corev1.EventTypeNormal, "SucceededDaemonPod", "Found succeeded daemon pod %s/%s on node %s, will try to delete it", p.Namespace, p.Name, at.node)
 			l.remove(p)
-			l.failed[p.UID] = at.node
 		default:
 			run = append(run, p)
 		}

@@ -47,7 +47,7 @@ func (l *look) roll() {
 	}
 	unavailable, surge := bounds(l.ds, want)
 	if surge > 0 {
-		l.rollBySurge(surge, unavailable)
+		l.rollBySurge(want, surge)
 		return
 	}
 	var broken, candidates []*corev1.Pod
@@ -75,39 +75,40 @@ func (l *look) roll() {
 }
 
 // rollBySurge decides which nodes get a new pod beside the old one, and which old pods
-// are not needed any more.
-func (l *look) rollBySurge(surge, unavailable int) {
+// are not needed any more. An available pod of a node that gets no new one stays until there are
+// more available pods than the want nodes that are to have one.
+func (l *look) rollBySurge(want, surge int) {
 	var candidates []string
 	var leaving []*corev1.Pod // of nodes that get no new pod, and available
+	available := 0            // nodes that have an available pod
 	for _, at := range l.places {
 		if !at.should && len(at.pods) == 0 {
 			continue
 		}
 		fresh, old := l.halves(at)
+		freshRuns, oldRuns := fresh != nil && l.available(fresh), old != nil && l.available(old)
+		if freshRuns || oldRuns {
+			available++
+		}
 		switch {
 		case old == nil:
-			if fresh == nil || !l.available(fresh) {
-				unavailable--
-			}
-		case fresh != nil && l.available(fresh):
+		case freshRuns:
 			l.remove(old)
 		case fresh != nil:
 			surge--
-		case !at.should && l.available(old):
+		case !at.should && oldRuns:
 			leaving = append(leaving, old)
 		case !at.should:
-			unavailable--
 			l.remove(old)
-		case !l.available(old):
+		case !oldRuns:
 			l.missing = append(l.missing, at.node)
 			surge--
-			unavailable--
 		default:
 			candidates = append(candidates, at.node)
 		}
 	}
 	l.missing = append(l.missing, candidates[:min(max(surge, 0), len(candidates))]...)
-	l.remove(leaving[:min(max(unavailable, 0), len(leaving))]...)
+	l.remove(leaving[:min(max(available-want, 0), len(leaving))]...)
 }
 
 // halves returns the pods of a place that stay: one of the present template and one of

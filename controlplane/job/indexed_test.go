@@ -254,3 +254,31 @@ func TestFailurePolicy(t *testing.T) {
 		})
 	}
 }
+
+// TestStoppedHaveFailed: the pods that a Job that has failed stops count as failed, whatever they
+// make of it and whenever pods are replaced. One that had succeeded before has succeeded.
+func TestStoppedHaveFailed(t *testing.T) {
+	rules := failureRules(onCode(batchv1.PodFailurePolicyActionFailJob, 1))
+	for name, job := range map[string]*batchv1.Job{
+		"indexed":         newJob(times(4, 4), numbered, rules),
+		"not indexed":     newJob(times(4, 4), rules),
+		"replaced sooner": newJob(times(4, 4), limit(0), func(s *batchv1.JobSpec) { s.PodReplacementPolicy = ptr.To(batchv1.TerminatingOrFailed) }),
+	} {
+		t.Run(name, func(t *testing.T) {
+			run(t, func(w *world) {
+				pods := w.active()
+				w.bind(pods[1])
+				w.bind(pods[2])
+				w.succeed(pods[3])
+				w.fail(pods[0])
+				w.succeed(pods[1]) // it ends well when it is told to stop
+				w.remove(pods[1], true)
+				w.fail(pods[2])
+				w.remove(pods[2], true)
+				if s := w.job().Status; s.Succeeded != 1 || s.Failed != 3 || find(w.job(), batchv1.JobFailed) == nil {
+					w.Errorf("%s", w.status())
+				}
+			}, job)
+		})
+	}
+}

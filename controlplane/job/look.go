@@ -112,11 +112,16 @@ func (l *look) outcome(p *corev1.Pod) corev1.PodPhase {
 		return corev1.PodSucceeded
 	case p.Status.Phase == corev1.PodFailed:
 		return corev1.PodFailed
-	case p.DeletionTimestamp != nil && !replacesFailedOnly(l.job):
-		// It may be on a node that will never say how it ended.
+	case p.DeletionTimestamp != nil && (!replacesFailedOnly(l.job) || l.hasFailed()):
+		// It may be on a node that will never say how it ended, or the Job that has failed stops it.
 		return corev1.PodFailed
 	}
 	return ""
+}
+
+// hasFailed tells whether the Job comes to its end by failing.
+func (l *look) hasFailed() bool {
+	return has(l.job, batchv1.JobFailureTarget) || l.end != nil && l.end.terminal == batchv1.JobFailed
 }
 
 // replacesFailedOnly tells whether a pod that is being deleted is replaced only

@@ -226,7 +226,7 @@ func TestPerIndexEnds(t *testing.T) {
 			"a rule fails the Job",
 			[]func(*batchv1.JobSpec){perIndex(5), failureRules(onCode(failIndex, 42), onCode(failJob, 43))},
 			[]step{{2, 43}},
-			"active 0 terminating 3 succeeded 0 failed 1 FailureTarget/PodFailurePolicy", "", // no node says how they ended
+			"active 0 terminating 0 succeeded 0 failed 4 FailureTarget/PodFailurePolicy Failed/PodFailurePolicy", "",
 			"Container c for pod ns/POD failed with exit code 43 matching FailJob rule at index 1", "",
 		},
 		{

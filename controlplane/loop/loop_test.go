@@ -365,6 +365,31 @@ func TestQueueBeforeRun(t *testing.T) {
 	}
 }
 
+// TestDelayBeforeRun: a delay that is asked for before Run counts from its start.
+func TestDelayBeforeRun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		start, at := time.Now(), make(map[string]time.Duration)
+		q := NewQueue(Config[string]{Name: "t", Workers: 1, Do: func(_ context.Context, k string) (time.Duration, error) {
+			at[k] = time.Since(start)
+			return 0, nil
+		}})
+		q.AddAfter("a", 2*time.Second)
+		q.AddAfter("a", time.Second)
+		q.AddAfter("a", 3*time.Second)
+		q.AddAfter("b", time.Second)
+		q.Add("b")
+		q.AddAfter("b", time.Second)
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- q.Run(ctx) }()
+		advance(time.Minute)
+		cancel()
+		if err := <-ended; err != nil || !maps.Equal(at, map[string]time.Duration{"a": time.Second, "b": 0}) {
+			t.Errorf("worked on at %v, %v", at, err)
+		}
+	})
+}
+
 // A conflict and a missing object are expected answers to a write of a status.
 func TestStatusError(t *testing.T) {
 	gr := schema.GroupResource{Resource: "things"}

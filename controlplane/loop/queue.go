@@ -47,7 +47,7 @@ type Queue[K comparable] struct {
 	refused refusals
 
 	mu    sync.Mutex                              // guards the following
-	early map[K]struct{}                          // keys added before Run
+	early map[K]time.Duration                     // keys added before Run, and how long after its start to look
 	q     workqueue.TypedRateLimitingInterface[K] // nil before Run, which alone reads it without mu
 }
 
@@ -86,7 +86,7 @@ func NewQueue[K comparable](c Config[K]) *Queue[K] {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Queue[K]{cfg: c, early: make(map[K]struct{})}
+	return &Queue[K]{cfg: c, early: make(map[K]time.Duration)}
 }
 
 // Add asks for a look at key.
@@ -94,19 +94,21 @@ func (q *Queue[K]) Add(key K) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.q == nil {
-		q.early[key] = struct{}{}
+		q.early[key] = 0
 		return
 	}
 	q.q.Add(key)
 }
 
 // AddAfter asks for a look at key after a time. One look answers all that ask for the same
-// key until then: the earliest time counts.
+// key until then: the earliest time counts. Before Run the time counts from its start.
 func (q *Queue[K]) AddAfter(key K, d time.Duration) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.q == nil {
-		q.early[key] = struct{}{}
+		if had, ok := q.early[key]; !ok || d < had {
+			q.early[key] = d
+		}
 		return
 	}
 	q.q.AddAfter(key, d)
@@ -118,8 +120,8 @@ func (q *Queue[K]) open() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.q = workqueue.NewTypedRateLimitingQueueWithConfig(limiter, workqueue.TypedRateLimitingQueueConfig[K]{Name: q.cfg.Name})
-	for key := range q.early {
-		q.q.Add(key)
+	for key, d := range q.early {
+		q.q.AddAfter(key, d) // zero adds at once
 	}
 	q.early = nil
 }

@@ -4,7 +4,8 @@
 // its spec carries a finalizer. The controller here asks discovery which kinds
 // of object can be in a namespace, deletes them all, pods first because they use
 // what the others are, waits for those that take their time, and takes the
-// finalizer away when nothing is left.
+// finalizer away when nothing is left. It begins after a grace period: an object
+// that a server let in just before must be stored by then, or it would stay.
 //
 // What is in the way is told in the namespace's conditions. What it is not: it
 // does not stop new objects from being created meanwhile, which admission does.
@@ -35,6 +36,7 @@ import (
 const (
 	DefaultWorkers = 4
 	DefaultRecheck = time.Second
+	DefaultGrace   = 5 * time.Second
 	maxRecheck     = 15 * time.Second
 	page           = 500 // objects per list request
 	maxPages       = 200 // of one kind: an extension server may always have another
@@ -46,6 +48,10 @@ type Config struct {
 	// Recheck is how soon a namespace is looked at again while objects in it take
 	// their time; zero means DefaultRecheck.
 	Recheck time.Duration
+	// Grace is how long after a namespace was seen to be deleted it is emptied: a server may
+	// not know that yet, or may be storing an object that it let in before. Zero means
+	// DefaultGrace.
+	Grace time.Duration
 }
 
 // A Controller is Kubernetes' namespace-controller.
@@ -63,6 +69,7 @@ type Controller struct {
 func New(d loop.Deps, c Config) (*Controller, error) {
 	loop.Default(&c.Workers, DefaultWorkers)
 	loop.Default(&c.Recheck, DefaultRecheck)
+	loop.Default(&c.Grace, DefaultGrace)
 	n := d.Informers.Core().V1().Namespaces()
 	ctl := &Controller{
 		cfg: c, client: d.Client, objects: d.Objects, discovery: d.Client.Discovery(),
@@ -80,7 +87,7 @@ func (c *Controller) Run(ctx context.Context) error {
 	q := loop.NewQueue(loop.Config[string]{
 		Name: c.Name(), Do: c.sync, Workers: c.cfg.Workers, MaxDelay: maxRecheck, Log: c.log,
 	})
-	stop, err := loop.Watch(c.inf, q.Add)
+	stop, err := loop.Watch(c.inf, func(name string) { q.AddAfter(name, c.cfg.Grace) })
 	if err != nil {
 		return err
 	}

@@ -176,6 +176,11 @@ type bench struct {
 
 func start(t *testing.T, ns *corev1.Namespace, s *store) *bench {
 	t.Helper()
+	return startWith(t, ns, s, Config{Grace: time.Millisecond})
+}
+
+func startWith(t *testing.T, ns *corev1.Namespace, s *store, conf Config) *bench {
+	t.Helper()
 	b := &bench{t: t, client: fake.NewClientset(ns), store: s}
 	b.client.Resources = resources()
 	b.client.PrependReactor("create", "namespaces", func(a clienttesting.Action) (bool, runtime.Object, error) {
@@ -191,7 +196,7 @@ func start(t *testing.T, ns *corev1.Namespace, s *store) *bench {
 		return true, now, b.client.Tracker().Update(gvr, now, "")
 	})
 	f := informers.NewSharedInformerFactory(b.client, 0)
-	c, err := New(loop.Deps{Client: b.client, Objects: s, Informers: f}, Config{})
+	c, err := New(loop.Deps{Client: b.client, Objects: s, Informers: f}, conf)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -278,6 +283,40 @@ func TestLiveNamespaceIsLeftAlone(t *testing.T) {
 			t.Errorf("namespace %v, calls %v", ns, s.calls(""))
 		}
 	})
+}
+
+// TestLateObjectGoes: an object that a server stores soon after its namespace was deleted goes
+// with the namespace, also if the controller starts meanwhile.
+func TestLateObjectGoes(t *testing.T) {
+	for name, starts := range map[string]func(*corev1.Namespace){
+		"deleted":            func(ns *corev1.Namespace) { ns.DeletionTimestamp = nil },
+		"deleted at a start": func(*corev1.Namespace) {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ns, s := terminating(), &store{objects: map[string]map[string]*object{"configmaps": {}}}
+				starts(ns)
+				b := startWith(t, ns, s, Config{})
+				defer b.stop()
+				if ns.DeletionTimestamp == nil {
+					b.after(time.Minute)
+					if _, err := b.client.CoreV1().Namespaces().Update(t.Context(), terminating(), metav1.UpdateOptions{}); err != nil {
+						t.Fatal(err)
+					}
+				}
+				b.after(DefaultGrace - 100*time.Millisecond)
+				s.change(func() { s.objects["configmaps"]["late"] = &object{} })
+				if ns := b.after(time.Second); ns != nil {
+					t.Errorf("still there: %+v", ns.Status)
+				}
+				s.change(func() {
+					if left := s.objects["configmaps"]; len(left) > 0 {
+						t.Errorf("left behind: %v", left)
+					}
+				})
+			})
+		})
+	}
 }
 
 // TestPodsFirst: what pods use is deleted when they are gone, and the namespace

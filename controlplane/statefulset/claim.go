@@ -18,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/utils/ptr"
 
 	"github.com/hawser-project/hawser/controlplane/loop"
 )
@@ -75,16 +76,18 @@ func (c *Controller) claim(ctx context.Context, set *appsv1.StatefulSet, ordinal
 			made.Labels = make(map[string]string)
 		}
 		maps.Copy(made.Labels, set.Spec.Selector.MatchLabels)
-		if deletesWith(set) {
+		if deletesWith(set) && !controlled(made.OwnerReferences) {
 			made.OwnerReferences = append(made.OwnerReferences, *metav1.NewControllerRef(set, kind))
 		}
 		_, err = c.client.CoreV1().PersistentVolumeClaims(set.Namespace).Create(ctx, made, metav1.CreateOptions{})
 		if apierrors.IsAlreadyExists(err) {
 			continue
 		}
-		if c.tell(set, "Create", err, "Claim %s Pod %s-%d in StatefulSet %s", name, set.Name, ordinal, set.Name); err != nil {
+		if err != nil {
+			c.events.Eventf(set, corev1.EventTypeWarning, "FailedCreate", "Create Claim %s for Pod %s-%d in StatefulSet %s failed error: %v", name, set.Name, ordinal, set.Name, err)
 			return fmt.Errorf("create claim %s: %w", name, err)
 		}
+		c.events.Eventf(set, corev1.EventTypeNormal, "SuccessfulCreate", "Create Claim %s Pod %s-%d in StatefulSet %s success", name, set.Name, ordinal, set.Name)
 	}
 	return nil
 }
@@ -151,7 +154,8 @@ func (c *Controller) deleteClaimsWithPod(ctx context.Context, set *appsv1.Statef
 }
 
 // own gives the claims of an ordinal an owner, in the place of the set and of pods of the
-// ordinal; nil for none. Other owners stay.
+// ordinal; nil for none. Other owners stay. A claim that has another controller gets no owner:
+// an object has one controller at most.
 func (c *Controller) own(ctx context.Context, set *appsv1.StatefulSet, p *corev1.Pod, ordinal int, owner *metav1.OwnerReference) error {
 	for i := range set.Spec.VolumeClaimTemplates {
 		had, err := c.claims.PersistentVolumeClaims(set.Namespace).Get(claimName(set, &set.Spec.VolumeClaimTemplates[i], ordinal))
@@ -164,7 +168,8 @@ func (c *Controller) own(ctx context.Context, set *appsv1.StatefulSet, p *corev1
 		refs := slices.DeleteFunc(slices.Clone(had.OwnerReferences), func(r metav1.OwnerReference) bool {
 			return r.UID == set.UID || ofPod(p.Name)(r)
 		})
-		if owner != nil {
+		other := controlled(refs)
+		if owner != nil && !other {
 			refs = append(refs, *owner)
 		}
 		if equality.Semantic.DeepEqual(refs, had.OwnerReferences) {
@@ -179,7 +184,31 @@ func (c *Controller) own(ctx context.Context, set *appsv1.StatefulSet, p *corev1
 			return loop.Quiet(err) // the cache is behind
 		case err != nil:
 			return fmt.Errorf("set the owner of claim %s: %w", had.Name, err)
+		case other:
+			c.tellConflict(set, had.Name)
 		}
 	}
 	return nil
+}
+
+// controlled tells whether refs name a controller.
+func controlled(refs []metav1.OwnerReference) bool {
+	return slices.ContainsFunc(refs, func(r metav1.OwnerReference) bool { return ptr.Deref(r.Controller, false) })
+}
+
+// tellConflicts tells which claims of a pod that was just made have a controller that is not the set.
+func (c *Controller) tellConflicts(set *appsv1.StatefulSet, ordinal int) {
+	for i := range set.Spec.VolumeClaimTemplates {
+		had, err := c.claims.PersistentVolumeClaims(set.Namespace).Get(claimName(set, &set.Spec.VolumeClaimTemplates[i], ordinal))
+		if err == nil && controlled(had.OwnerReferences) && !metav1.IsControlledBy(had, set) {
+			c.tellConflict(set, had.Name)
+		}
+	}
+}
+
+// tellConflict tells, in Kubernetes' words, that another controller has a claim, unless set lets all claims be.
+func (c *Controller) tellConflict(set *appsv1.StatefulSet, claim string) {
+	if deletesWith(set) || deletesBelow(set) {
+		c.events.Eventf(set, corev1.EventTypeWarning, "ConflictingController", "PersistentVolumeClaim %s has a conflicting OwnerReference that acts as a manging controller, the retention policy is ignored for this claim", claim)
+	}
 }

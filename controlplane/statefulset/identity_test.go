@@ -55,7 +55,7 @@ func TestLabels(t *testing.T) {
 		w.Must(err)
 		w.settle(0)
 		labelled("changed")
-		if e := apitest.Events(w.events); !slices.Contains(e, "Normal SuccessfulUpdate update Pod s-0 in StatefulSet s successful") {
+		if e := apitest.Events(w.events); !slices.Contains(e, "Normal SuccessfulUpdate Update Pod s-0 in StatefulSet s successful") {
 			t.Errorf("events %q", e)
 		}
 	}, runs, set(replicas(1), strategy(appsv1.StatefulSetUpdateStrategy{Type: appsv1.OnDeleteStatefulSetStrategyType})))

@@ -132,27 +132,10 @@ func (l *look) remove(p *corev1.Pod, failed, excess bool) {
 // ordinal that has failed is left alone.
 func (l *look) decide(wait func(ordinal int) time.Duration) {
 	strategy := &l.set.Spec.UpdateStrategy
-	if strategy.Type == appsv1.RecreateStatefulSetStrategyType && l.clear() {
-		return
-	}
 	if l.fill(wait) || l.shrink() || strategy.Type != appsv1.RollingUpdateStatefulSetStrategyType {
 		return
 	}
 	l.roll(strategy.RollingUpdate)
-}
-
-// clear deletes all outdated pods at once. It tells whether there are any.
-func (l *look) clear() (old bool) {
-	for _, p := range l.pods {
-		if !l.outdated(p) {
-			continue
-		}
-		old = true
-		if p.DeletionTimestamp == nil {
-			l.remove(p, false, false)
-		}
-	}
-	return old
 }
 
 // fill makes the pods that are missing, and the claims that those miss which do not run yet.

@@ -103,7 +103,7 @@ func (c *Controller) label(ctx context.Context, l *look) error {
 		if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
 			continue // gone, or another one of the name: the cache will show it
 		}
-		if c.tell(l.set, "Update", err, "Pod %s in StatefulSet %s", p.Name, l.set.Name); err != nil {
+		if c.tell(l.set, "Update", p.Name, err); err != nil {
 			return fmt.Errorf("label pod %s: %w", p.Name, err)
 		}
 	}
@@ -122,7 +122,7 @@ func (c *Controller) remove(ctx context.Context, o children.Owner, l *look, d re
 		}
 	}
 	_, err := c.pods.Delete(ctx, o, []*corev1.Pod{d.pod})
-	c.tell(set, "Delete", err, "Pod %s in StatefulSet %s", d.pod.Name, set.Name)
+	c.tell(set, "Delete", d.pod.Name, err)
 	if n, ok := ordinal(set.Name, d.pod.Name); err == nil && d.failed && ok {
 		c.pauses.Replaced(set.Namespace+"/"+set.Name, l.place(n), l.now)
 	}
@@ -139,16 +139,17 @@ func (c *Controller) create(ctx context.Context, o children.Owner, l *look, ordi
 	if errors.Is(err, errStale) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
 		return loop.Quiet(err)
 	}
-	c.tell(l.set, "Create", err, "Pod %s in StatefulSet %s", p.Name, l.set.Name)
+	if c.tell(l.set, "Create", p.Name, err); err == nil {
+		c.tellConflicts(l.set, ordinal)
+	}
 	return err
 }
 
-// tell writes an event about what was done, in Kubernetes' words.
-func (c *Controller) tell(set *appsv1.StatefulSet, verb string, err error, format string, args ...any) {
-	what := strings.ToLower(verb) + " " + fmt.Sprintf(format, args...)
+// tell writes an event about what was done to a pod, in Kubernetes' words.
+func (c *Controller) tell(set *appsv1.StatefulSet, verb, pod string, err error) {
 	if err != nil {
-		c.events.Eventf(set, corev1.EventTypeWarning, "Failed"+verb, "%s failed error: %v", what, err)
+		c.events.Eventf(set, corev1.EventTypeWarning, "Failed"+verb, "%s Pod %s in StatefulSet %s failed error: %v", verb, pod, set.Name, err)
 		return
 	}
-	c.events.Eventf(set, corev1.EventTypeNormal, "Successful"+verb, "%s successful", what)
+	c.events.Eventf(set, corev1.EventTypeNormal, "Successful"+verb, "%s Pod %s in StatefulSet %s successful", verb, pod, set.Name)
 }

@@ -4,8 +4,8 @@
 // With the policy OrderedReady one pod is made, deleted or replaced at a time: upward when
 // pods are made, downward when they go, and none before the one ahead of it is available.
 // With Parallel all are made and deleted at once. A rolling update replaces pods from the
-// last ordinal down to the partition. OnDelete replaces what somebody deletes. Recreate
-// replaces all at once, and makes none before the old ones are gone.
+// last ordinal down to the partition. OnDelete replaces what somebody deletes. Recreate is behind
+// a gate that is off: a StatefulSet that was stored with it is left alone.
 //
 // Templates that were are kept as ControllerRevisions (see package revision). A pod has
 // the name of its own as a label. The status names the revision that pods below the
@@ -176,7 +176,11 @@ func (c *Controller) sync(ctx context.Context, key string) (time.Duration, error
 // that time alone will bring.
 func (c *Controller) look(ctx context.Context, key string, o children.Owner, set *appsv1.StatefulSet) (time.Duration, error) {
 	if set.DeletionTimestamp != nil {
-		return 0, nil // its pods go with it, or stay as they are
+		return c.observeDeleted(ctx, o, set)
+	}
+	if set.Spec.UpdateStrategy.Type == appsv1.RecreateStatefulSetStrategyType {
+		c.events.Eventf(set, corev1.EventTypeWarning, "UnknownStrategy", "statefulset %s/%s uses Recreate strategy but feature gate StatefulSetRecreateStrategy is disabled", set.Namespace, set.Name)
+		return 0, nil
 	}
 	all, err := c.history.Of(ctx, o)
 	if err != nil {
@@ -202,4 +206,20 @@ func (c *Controller) look(ctx context.Context, key string, o children.Owner, set
 		return 0, err
 	}
 	return l.again, failed
+}
+
+// observeDeleted writes the status of a set that is being deleted. Its pods go with it, or stay as
+// they are.
+func (c *Controller) observeDeleted(ctx context.Context, o children.Owner, set *appsv1.StatefulSet) (time.Duration, error) {
+	pods, err := c.pods.Of(ctx, o)
+	if err != nil {
+		return 0, err
+	}
+	named := func(name string) *revision.Revision {
+		return &revision.Revision{ObjectMeta: metav1.ObjectMeta{Name: name}} // it may be gone already
+	}
+	l := newLook(set, nil, named(set.Status.UpdateRevision), pods)
+	l.current = named(set.Status.CurrentRevision)
+	status := l.observe(set.Status.CollisionCount)
+	return l.again, c.write(ctx, set, status)
 }

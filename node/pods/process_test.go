@@ -117,10 +117,15 @@ func TestDeadProcesses(t *testing.T) {
 	if err := os.WriteFile(calm, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, func() string { return oneDeadEach(ctx, rt, r, pod) })
-	if dirs, err := os.ReadDir(containers); err != nil || len(dirs) != 5 {
-		t.Errorf("directories %v, %v; want those of four containers and the stray one", dirs, err)
-	}
+	eventually(t, func() string { // again if one has ended since that had not seen the file
+		if missing := oneDeadEach(ctx, rt, r, pod); missing != "" {
+			return missing
+		}
+		if dirs, err := os.ReadDir(containers); err != nil || len(dirs) != 5 {
+			return fmt.Sprintf("directories %v, %v; want those of four containers and the stray one", dirs, err)
+		}
+		return ""
+	})
 	if err := api.Tracker().Delete(corev1.SchemeGroupVersion.WithResource("pods"), pod.Namespace, pod.Name); err != nil {
 		t.Fatal(err)
 	}

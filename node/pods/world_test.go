@@ -38,7 +38,12 @@ func TestMain(m *testing.M) {
 	process.ShimMain()
 	// One of them sleeps by a clock outside of the bubble.
 	utilruntime.ErrorHandlers = nil
-	goleak.VerifyTestMain(m)
+	goleak.VerifyTestMain(m,
+		// Asks a file system of the machine until that answers or is unmounted. Tests of the
+		// process runtime, which may run meanwhile, mount one that does not answer.
+		goleak.IgnoreAnyFunction("github.com/hawser-project/hawser/node/runtime/process.(*looks).begin.func1"),
+		goleak.IgnoreTopFunction("os/exec.(*Cmd).watchCtx"),
+	)
 }
 
 const thisNode = "node-1"

@@ -107,7 +107,7 @@ type dialedConn struct {
 // Close implements net.Conn.
 func (m *dialedConn) Close() error {
 	if m.packetSize != nil {
-		m.closed.Do(func() { m.packetSize.closed(time.Now(), m.established, unanswered(m.Conn, unansweredFor)) })
+		m.closed.Do(m.tell)
 	}
 	tcp := tcpBelow(m.Conn)
 	if tcp == nil {
@@ -116,6 +116,15 @@ func (m *dialedConn) Close() error {
 	err := tcp.Close() // first: TLS with a proxy would wait for 5 s to send close_notify
 	_ = m.Conn.Close()
 	return err
+}
+
+// tell tells packetSize that the connection ends. One that was cut early, while each end heard the
+// other, tells nothing: a middlebox may do so that filters contents.
+func (m *dialedConn) tell() {
+	now := time.Now()
+	if now.Sub(m.established) >= shortLifetime || Undelivered(m.Conn) || unanswered(m.Conn, minLifetime) {
+		m.packetSize.closed(now, m.established, unanswered(m.Conn, unansweredFor))
+	}
 }
 
 // NetConn is the connection itself.

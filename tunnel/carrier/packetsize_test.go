@@ -274,3 +274,38 @@ func TestPacketsOfMany(t *testing.T) {
 		t.Errorf("%d of 5 connections have small packets", n)
 	}
 }
+
+// Connections that are cut early while each end hears the other say nothing of large packets; those
+// whose peer acknowledges and does not answer do.
+func TestPacketsOfCutConnections(t *testing.T) {
+	for name, silent := range map[string]bool{"cut": false, "silent": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var p packetSize
+			for range 2 {
+				near, far := tcpPair(t)
+				if silent {
+					<-time.After(minLifetime + 100*time.Millisecond)
+					if _, err := near.Write([]byte("ping")); err != nil {
+						t.Fatal(err)
+					}
+					tunneltest.Eventually(t, "acknowledged", func() bool { return Delivered(near) })
+				} else {
+					if err := errors.Join(far.SetLinger(0), far.Close()); err != nil {
+						t.Fatal(err)
+					}
+					if _, err := near.Read(make([]byte, 1)); err == nil {
+						t.Fatal("not reset")
+					}
+				}
+				m := &dialedConn{Conn: near, packetSize: &p, established: time.Now().Add(-5 * time.Second)}
+				if err := m.Close(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if p.next(time.Now()) != silent {
+				t.Errorf("small packets: %v", !silent)
+			}
+		})
+	}
+}

@@ -100,6 +100,9 @@ func (c *Conn) Abort() error {
 
 // AbortWithError is Abort that tells the other end err, unless a direction has ended before.
 func (c *Conn) AbortWithError(err error) {
+	// The other end may close as soon as it knows: what this end does has failed before.
+	c.out.change(func() { c.out.writer.end(net.ErrClosed) })
+	c.in.change(func() { c.in.reader.end(net.ErrClosed) })
 	c.out.reset(net.ErrClosed, err)
 	c.in.reset(err, net.ErrClosed)
 }

@@ -146,3 +146,30 @@ func TestAbortsWithError(t *testing.T) {
 		t.Errorf("read of the end that aborts: %v", err)
 	}
 }
+
+// The end that aborts learns that by itself, also if the other end closes at once.
+func TestAbortBesideClose(t *testing.T) {
+	for range 500 {
+		near, far := Pipe(Addr("near"), Addr("far"))
+		closed := make(chan struct{})
+		go func() {
+			defer close(closed)
+			_, _ = far.Read(make([]byte, 1))
+			_ = far.Close()
+		}()
+		read := make(chan error, 1)
+		go func() {
+			_, err := near.Read(make([]byte, 1))
+			_, werr := near.Write([]byte("x"))
+			read <- err
+			if werr == nil {
+				t.Error("a write succeeded")
+			}
+		}()
+		_ = near.Abort()
+		if err := <-read; !errors.Is(err, net.ErrClosed) {
+			t.Fatalf("read: %v", err)
+		}
+		<-closed
+	}
+}

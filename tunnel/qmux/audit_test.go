@@ -133,6 +133,44 @@ func TestAudit(t *testing.T) {
 	}
 }
 
+// TestAskedAfterTheSecret: who shows no valid secret causes no question to the application, and few
+// lines; other identities have theirs.
+func TestAskedAfterTheSecret(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log := new(ledger)
+		asked := 0
+		n := newNetwork(tunnel.Options{Log: slog.New(log), Link: tunnel.LinkOptions{Resume: func(tunnel.Peer) error { asked++; return nil }}})
+		id, first, _ := n.hand(t).begin(usual)
+		s := <-n.accepted
+		for i := range 300 {
+			if code := n.hand(t).join(id, secret{1}, uint64(i+1)).code(t); code != tunnel.Lost {
+				t.Fatalf("it is told %v", code)
+			}
+		}
+		synctest.Wait()
+		if asked != 0 {
+			t.Errorf("%d questions", asked)
+		}
+		if lines := len(log.entries); lines != 20 {
+			t.Errorf("%d lines", lines)
+		}
+		n.set(func() { n.identity = "system:node:b" })
+		n.hand(t).join(id, secret{1}, 1)
+		synctest.Wait()
+		if e := log.entries[len(log.entries)-1]; e.attrs["identity"] != "system:node:b" || e.attrs["others"] != "280" {
+			t.Errorf("of another identity: %+v", e)
+		}
+		n.set(func() { n.identity = "system:node:a" })
+		if code := n.hand(t).join(id, first, 1).code(t); code != 0 || asked != 1 {
+			t.Errorf("with the secret it is told %v after %d questions", code, asked)
+		}
+		if code := n.hand(t).join(id, first, 1).code(t); code != tunnel.Replaced || asked != 1 {
+			t.Errorf("the second time it is told %v after %d questions", code, asked)
+		}
+		n.close(t, s)
+	})
+}
+
 // Why a session may not be resumed is for the server's log: neither end waits for the window,
 // and the peer does not learn it.
 func TestReasonIsForTheLog(t *testing.T) {
@@ -246,4 +284,29 @@ func TestJoiningWhereNothingResumes(t *testing.T) {
 		}
 		n.close(t)
 	})
+}
+
+// A session that handles a record holds up none that another identity begins, though its own
+// identity has as many as it may and begins one more.
+func TestBusySessionHoldsNobodyUp(t *testing.T) {
+	n := newNetwork(tunnel.Options{})
+	var all []*Session
+	for range maxPerIdentity {
+		d, a := n.pair(t, tunnel.Options{})
+		all = append(all, d, a)
+	}
+	busy := all[1]
+	done := make(chan error, 1)
+	busy.mu.Lock()
+	go func() { done <- n.registry.add(&Session{identity: n.identity}) }()
+	select {
+	case err := <-done:
+		if !errors.Is(err, tunnel.Busy) {
+			t.Errorf("one more: %v", err)
+		}
+	case <-time.After(patience):
+		t.Error("the registry waits for a session")
+	}
+	busy.mu.Unlock()
+	n.close(t, all...)
 }

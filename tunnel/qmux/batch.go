@@ -5,6 +5,7 @@ package qmux
 
 import (
 	"crypto/tls"
+	"errors"
 	"net"
 	"sync"
 	"syscall"
@@ -12,24 +13,31 @@ import (
 	"github.com/hawser-project/hawser/tunnel"
 )
 
-// batchSize holds the records of a turn with TLS's overhead.
-const batchSize = 6*record + 1<<10
+const (
+	// batchSize holds the records of a turn with TLS's overhead.
+	batchSize = 6*record + 1<<10
+	// maxAnswers bounds the answers of TLS that wait for the next turn, in bytes.
+	maxAnswers = 4 << 10
+)
 
 // batches recycles the buffers of batches. It is a cache without observable state.
 var batches = sync.Pool{New: func() any { return new([batchSize]byte) }}
 
 // A batch is between TLS and its connection. TLS makes one Write for each record; between
-// hold and flush the batch collects them. It is for one writer at a time.
+// hold and flush the batch collects them. It is for one writer at a time, beside TLS, which
+// writes alerts and answers to KeyUpdates (RFC 8446, 4.6.3) by itself, with its own mutex held.
 type batch struct {
 	net.Conn
 
 	hasSocket bool // Conn is a socket, which can be tried without blocking
+	joined    bool // it belongs to a session: Write does not block
 
-	mu   sync.Mutex // guards the following: TLS also writes alerts
-	out  tunnel.SocketWriter
-	buf  *[batchSize]byte // nil unless hold was called
-	from int              // buf[from:to] has not been written
-	to   int
+	mu      sync.Mutex // guards the following; nothing blocks while it is held in a session
+	out     tunnel.SocketWriter
+	buf     *[batchSize]byte // nil unless hold was called
+	from    int              // buf[from:to] has not been written
+	to      int
+	answers []byte // what TLS has written outside of hold, and the socket did not take
 
 	in reader
 }
@@ -104,25 +112,43 @@ func (b *batch) NetConn() net.Conn { return b.Conn }
 func (b *batch) hold() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.holdLocked()
+}
+
+func (b *batch) holdLocked() {
 	if b.buf == nil {
 		b.buf, _ = batches.Get().(*[batchSize]byte)
+		b.to = copy(b.buf[:], b.answers)
+		b.answers = nil
 	}
 }
 
-// Write collects p, or writes it.
+// errUnread ends a connection whose peer has TLS answer, and does not read.
+var errUnread = errors.New("more answers asked for than read")
+
+// Write collects p, or writes it. In a session it does not block: what the socket does not take
+// waits for the next turn.
 func (b *batch) Write(p []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.to+len(p) > batchSize {
-		if err := b.flushLocked(); err != nil {
-			return 0, err
-		}
-	}
-	if b.buf == nil || len(p) > batchSize {
+	switch {
+	case b.buf != nil && b.to+len(p) > batchSize:
+		return 0, errUnread // a turn leaves room
+	case b.buf != nil:
+		b.to += copy(b.buf[b.to:], p)
+		return len(p), nil
+	case !b.joined:
 		return b.Conn.Write(p)
 	}
-	b.to += copy(b.buf[b.to:], p)
-	return len(p), nil
+	n, err := 0, error(nil)
+	if b.hasSocket && len(b.answers) == 0 {
+		n, err = b.out.Write(p)
+	}
+	if len(b.answers)+len(p)-n > maxAnswers {
+		return n, errUnread
+	}
+	b.answers = append(b.answers, p[n:]...)
+	return len(p), err
 }
 
 // flush writes what was collected. If it must not wait it writes what the socket takes at
@@ -130,33 +156,29 @@ func (b *batch) Write(p []byte) (int, error) {
 func (b *batch) flush(wait bool) (all bool, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if wait {
-		return true, b.flushLocked()
+	if len(b.answers) > 0 {
+		b.holdLocked()
 	}
-	if b.hasSocket && b.from < b.to {
-		n, err := b.out.Write(b.buf[b.from:b.to])
-		if b.from += n; err != nil {
-			return false, err
+	for b.from < b.to && err == nil {
+		n, p := 0, b.buf[b.from:b.to]
+		switch {
+		case wait:
+			b.mu.Unlock() // TLS may write meanwhile
+			n, err = b.Conn.Write(p)
+			b.mu.Lock()
+		case b.hasSocket:
+			n, err = b.out.Write(p)
+		}
+		if b.from += n; !wait {
+			break
 		}
 	}
-	if b.from < b.to {
-		return false, nil
+	if b.from < b.to || err != nil {
+		return false, err
 	}
-	b.resetLocked()
-	return true, nil
-}
-
-func (b *batch) flushLocked() (err error) {
-	if b.from < b.to {
-		_, err = b.Conn.Write(b.buf[b.from:b.to])
-	}
-	b.resetLocked()
-	return err
-}
-
-func (b *batch) resetLocked() {
 	if b.buf != nil {
 		batches.Put(b.buf)
 	}
 	b.buf, b.from, b.to = nil, 0, 0
+	return true, nil
 }

@@ -68,8 +68,9 @@ func (b *block) free() {
 
 // A budget is a limit that sessions share: on the bytes that they retain for
 // retransmission, or on their connections beside the first. It serves in order of
-// arrival. Each stream may retain one small block beyond it, so that while parked
-// sessions hold all of it the others still make progress.
+// arrival. Each stream may retain one block beyond it, so that while parked sessions hold
+// all of it the others still make progress; a small one if it is copied, a large one if a
+// source has read it.
 type budget struct {
 	limit int64
 	used  atomic.Int64

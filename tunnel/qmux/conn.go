@@ -110,6 +110,7 @@ func (c *conn) abort() {
 func (c *conn) closeWrite() {
 	_ = c.tls.SetDeadline(time.Now().Add(lingerTimeout)) // an error means that the connection is broken already
 	_ = c.tls.CloseWrite()
+	_, _ = c.batch.flush(true) // an error is as good as the end
 }
 
 // peer is what the connection's TLS handshake has proved.
@@ -253,7 +254,19 @@ func (c *conn) handleRecord(frames []byte, b *block) error {
 		}
 		frames = rest
 	}
+	c.s.sendAllLocked()
 	return nil
+}
+
+// sendAllLocked has the streams send that waited for MAX_DATA, once for all frames of a record.
+func (s *Session) sendAllLocked() {
+	if !s.dataRaised {
+		return
+	}
+	s.dataRaised = false
+	for _, st := range s.streams {
+		s.sendLocked(st)
+	}
 }
 
 // receivedLocked notes that the peer is alive.

@@ -62,7 +62,7 @@ type rejoin struct {
 	unconfirmed   bool
 
 	redialing   bool // redial runs
-	shortLived  int  // connections in a row that broke within minUsefulLife and moved nothing (stuckLocked)
+	shortLived  int  // connections in a row that broke within minUsefulLife and moved nothing
 	movedAtLoss uint64
 	retryAt     time.Time // no connection is replaced because of a doubt before that
 	falseDoubts int       // doubts in a row about connections that were alive, since a ping was answered soon

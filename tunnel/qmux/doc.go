@@ -12,10 +12,12 @@
 //     minute after its last use. While it is made, bulk on the first one is bounded. The
 //     receiver puts data that arrives out of order back in order.
 //   - Resumption. The receiver acknowledges by stream and offset, and the sender retains
-//     data until then. Data in flight on a lost connection is retransmitted on another. A
-//     session is parked while it has no connection, and ends when that has lasted for the
-//     detach window. It ends at once if its server does not have it any more. Another server
-//     behind the same load balancer is known by its name: the dialing end tries again.
+//     data until then. Data in flight on a lost connection is retransmitted on another. What
+//     was in flight on three in a row may be what breaks them: its stream is held for up to
+//     five seconds. A session is parked while it has no connection, and ends when that has
+//     lasted for the detach window. It ends at once if its server does not have it any
+//     more. Another server behind the same load balancer is known by its name: the dialing
+//     end tries again.
 //
 // Package tunnel has the life of a byte, with the files that it passes through.
 //
@@ -39,8 +41,8 @@
 // Bounds. The window of a stream starts at 64 KiB and grows up to 8 MiB while it limits the
 // throughput; what is beyond 64 KiB comes out of 64 MiB a session and of the process's
 // tunnel.Intake. Retained data is limited to 16 MiB a session and 256 MiB a process, plus
-// one small block a stream; the second half of either is for streams whose peers take
-// data. There are limits as well on streams that wait to be accepted, on gaps in a
+// one block of up to 64 KiB a stream; the second half of either is for streams whose peers
+// take data. There are limits as well on streams that wait to be accepted, on gaps in a
 // stream, on answers that wait to be sent, on connections, and on sessions of one identity
 // and of a listener. A listener takes 4,096 connections beside the first ones. One more is
 // refused as Busy: its stream stays where it was, and the dialing end tries again later.

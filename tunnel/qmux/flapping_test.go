@@ -4,6 +4,7 @@ package qmux
 
 import (
 	"context"
+	"io"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -133,5 +134,35 @@ func TestAddsAfterShortLivedConnections(t *testing.T) {
 		}
 		n.close(t, d, a)
 		time.Sleep(time.Second) // the bubble's clock
+	})
+}
+
+// TestBulkOfBriefConnections: data moves though a connection breaks before it has carried a full
+// record, which takes it 0.4 s.
+func TestBulkOfBriefConnections(t *testing.T) {
+	const size = 100 << 10
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork(tunnel.Options{})
+		n.set(func() {
+			n.wrap = func(c *memnet.Conn) net.Conn {
+				f := newThinConn(c)
+				time.AfterFunc(350*time.Millisecond, func() {
+					f.stop()
+					_ = c.Abort() // never fails
+				})
+				return f
+			}
+		})
+		d, a := n.pair(t, tunnel.Options{Link: tunnel.LinkOptions{Connections: 1}})
+		near, far := opened(t, d, a)
+		got := make(chan int64, 1)
+		go func() { _, _ = near.Write(make([]byte, size)) }()
+		go func() { k, _ := io.CopyN(io.Discard, far, size); got <- k }()
+		time.Sleep(2 * time.Minute) // the bubble's clock
+		n.close(t, d, a)
+		if moved := <-got; moved < size {
+			t.Errorf("%d bytes of %d on %d connections in 2 minutes", moved, size, n.made())
+		}
+		time.Sleep(time.Second) // the bubble's clock: the connections' goroutines end
 	})
 }

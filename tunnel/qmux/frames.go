@@ -19,10 +19,8 @@ func (s *Session) frameLocked(c *conn, f frame, b *block) error {
 	case frameStream, frameResetStream, frameStopSending, frameMaxStreamData, frameStreamDataBlocked, frameStreamAck, frameStreamAckEnd:
 		return s.streamFrameLocked(c, f, b)
 	case frameMaxData:
+		s.dataRaised = s.dataRaised || s.dataSent >= s.dataMax && f.stream > s.dataMax
 		s.dataMax = max(s.dataMax, f.stream)
-		for _, st := range s.streams {
-			s.sendLocked(st)
-		}
 	case frameMaxStreams, frameMaxStreamsUni, frameStreamsBlocked, frameStreamsBlockedUni:
 		if f.stream > maxStreamCount {
 			return protocolError(errFrameEncoding, "frame of type %#x for %d streams", f.kind, f.stream)
@@ -68,8 +66,10 @@ func (s *Session) extensionLocked(c *conn, f frame) error {
 	case f.kind == frameSilence && !s.dialing:
 		s.keepalive.announced(time.Duration(min(f.offset, 1<<32))*time.Millisecond, time.Duration(min(f.value, 1<<32))*time.Microsecond)
 	case f.kind == frameWant && s.dialing:
-		s.paths.wanted = int(min(f.stream, tunnel.MaxConnections))
-		s.addConnsLocked()
+		s.paths.wanted = int(min(f.stream, uint64(s.conf.connections-1)))
+		if s.paths.wanted >= len(s.conns) {
+			s.addConnsLocked()
+		}
 	case f.kind == frameDoubted:
 		s.pathDoubtedLocked(c, f.stream)
 	default:
@@ -98,7 +98,6 @@ func (s *Session) streamFrameLocked(c *conn, f frame, b *block) error {
 	}
 	switch f.kind {
 	case frameStream:
-		s.moved += uint64(len(f.data))
 		c.movedLocked()
 		return st.receiveLocked(c, f, b)
 	case frameResetStream:

@@ -1,8 +1,11 @@
-// Hold: how much bulk may be in flight on the first connection, which small data needs.
+// Hold: how much bulk may be in flight on the first connection, which small data needs, and which
+// streams send nothing for a while.
 
 package qmux
 
 import (
+	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/hawser-project/hawser/tunnel/carrier"
@@ -65,5 +68,47 @@ func (s *Session) releaseBulkLocked() {
 func (s *Session) resumeBulkLocked() {
 	if first := s.firstLocked(); first != nil && len(first.bulk) > 0 {
 		first.startWritingLocked()
+	}
+}
+
+// holdStuckLocked notes that c was lost, and no other connection is left. Data that was in flight on
+// it and on the two lost before may be what breaks them, as where a middlebox filters contents. Its
+// stream is held for a while, in which the others have a connection. Each stream is held for another
+// time: only one of them may be at fault.
+func (s *Session) holdStuckLocked(c *conn) {
+	for _, st := range s.streams {
+		o := &st.out
+		if !slices.ContainsFunc(o.runs, func(r run) bool { return r.c == c }) {
+			continue
+		}
+		if o.lost != o.base+1 {
+			o.lost, o.losses = o.base+1, 0
+		}
+		if o.losses++; o.losses > 2 {
+			bound := min(minBackoff<<min(o.losses-1, 6), maxBackoff)
+			o.held = time.Now().Add(time.Duration(rand.Float64() * float64(bound)))
+			s.holdUntilLocked(o.held)
+		}
+	}
+}
+
+func (s *Session) holdUntilLocked(at time.Time) {
+	if p := &s.paths; p.heldUntil.IsZero() || at.Before(p.heldUntil) {
+		p.heldUntil = at
+		s.scheduleLocked(at)
+	}
+}
+
+// sendHeldLocked sends what was held for long enough.
+func (s *Session) sendHeldLocked(now time.Time) {
+	for _, st := range s.streams {
+		switch at := st.out.held; {
+		case at.IsZero():
+		case now.Before(at):
+			s.holdUntilLocked(at)
+		default:
+			st.out.held = time.Time{}
+			s.sendLocked(st)
+		}
 	}
 }

@@ -135,23 +135,42 @@ func (s *Session) joinOn(ctx context.Context, c *conn, insteadOf uint64) error {
 	return nil
 }
 
+// mayJoin returns why a joining is refused, before the application is asked. admit checks again.
+func (s *Session) mayJoin(j *joining) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, err := s.mayJoinLocked(j)
+	return err
+}
+
+// mayJoinLocked returns why a joining is refused. newer reports that it shows the fresh secret.
+func (s *Session) mayJoinLocked(j *joining) (newer bool, err error) {
+	r := &s.paths.rejoin
+	known := subtle.ConstantTimeCompare(j.secret[:], r.secret[:]) == 1
+	newer = r.unconfirmed && subtle.ConstantTimeCompare(j.secret[:], r.fresh[:]) == 1
+	switch {
+	case s.err != nil:
+		return false, noSession(nil)
+	case !known && !newer:
+		return false, noSession(errSecret)
+	case j.attempt <= r.attempt:
+		return false, superseded()
+	}
+	return newer, nil
+}
+
 // admit adds c, which the peer has dialed, to the session if the joining is valid. The first
 // frame on c is SESSION.
 func (s *Session) admit(c *conn, j *joining) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r := &s.paths.rejoin
-	known := subtle.ConstantTimeCompare(j.secret[:], r.secret[:]) == 1
-	newer := r.unconfirmed && subtle.ConstantTimeCompare(j.secret[:], r.fresh[:]) == 1
+	newer, err := s.mayJoinLocked(j)
 	left := len(s.conns) - len(s.replacedLocked(j.insteadOf))
 	beside := left > 0 && left == len(s.conns)
 	switch {
-	case s.err != nil:
-		return noSession(nil)
-	case !known && !newer:
-		return noSession(errSecret)
-	case j.attempt <= r.attempt:
-		return superseded()
+	case err != nil:
+		return err
 	case left >= s.conf.connections:
 		return &sessionError{Code: tunnel.Busy, Text: fmt.Sprintf("%d connections are the limit", s.conf.connections)}
 	case beside && !s.conf.beside.take(1, false): // the last case, since it takes a place

@@ -16,6 +16,7 @@ import (
 
 	"github.com/hawser-project/hawser/tunnel"
 	"github.com/hawser-project/hawser/tunnel/carrier"
+	"github.com/hawser-project/hawser/tunnel/strangers"
 )
 
 const (
@@ -48,6 +49,7 @@ type registry struct {
 	options  tunnel.Options
 	conf     config
 	identity func(tunnel.Peer) (string, error)
+	refusals strangers.RepeatLimiter // log lines about refused joinings
 
 	mu       sync.Mutex // guards the following
 	sessions map[sessionID]*Session
@@ -152,6 +154,9 @@ func (r *registry) join(c *conn, j *joining, identity string) error {
 	case s.identity != identity:
 		return noSession(errForeign)
 	}
+	if err := s.mayJoin(j); err != nil {
+		return err
+	}
 	if ask := r.options.Link.Resume; ask != nil {
 		if err := ask(c.peer()); err != nil {
 			no := refused(err)
@@ -174,7 +179,8 @@ func (s *Session) revoke(err error) {
 // logRefusal logs a refused joining: as a warning if only an attacker or a revoked peer
 // would attempt it. Honest peers are refused after a restart of the server, and if a
 // later attempt of their own came first. Where there are other servers a peer may try for
-// as long as its session is parked, which is worth no line each time.
+// as long as its session is parked, which is worth no line each time. Lines of other levels are
+// bounded for each identity and level.
 func (r *registry) logRefusal(c *conn, identity string, j *joining, err error) {
 	level := slog.LevelInfo
 	switch {
@@ -183,8 +189,21 @@ func (r *registry) logRefusal(c *conn, identity string, j *joining, err error) {
 	case errors.Is(err, tunnel.Lost) && r.options.Link.Server != "":
 		level = slog.LevelDebug
 	}
+	others := 0
+	if level != slog.LevelDebug {
+		var ok bool
+		if others, ok = r.refusals.Allow(refusal{identity, level}); !ok {
+			return
+		}
+	}
 	r.options.Logger().Log(context.Background(), level, "resumption refused",
-		"session", j.id.String(), "identity", identity, "addr", c.tls.RemoteAddr().String(), "attempt", j.attempt, "err", err)
+		"session", j.id.String(), "identity", identity, "addr", c.tls.RemoteAddr().String(), "attempt", j.attempt, "err", err, "others", others)
+}
+
+// A refusal is the subject of bounded log lines.
+type refusal struct {
+	identity string
+	level    slog.Level
 }
 
 // add registers s. The caller holds the mutex of s, which no other goroutine knows yet.
@@ -212,8 +231,8 @@ func longestParked(sessions []*Session) *Session {
 	var oldest *Session
 	var since time.Time
 	for _, s := range sessions {
-		if parked := s.Link().Parked; !parked.IsZero() && (oldest == nil || parked.Before(since)) {
-			oldest, since = s, parked
+		if parked := s.parked.Load(); parked != nil && (oldest == nil || parked.Before(since)) {
+			oldest, since = s, *parked
 		}
 	}
 	return oldest

@@ -91,6 +91,9 @@ func (s *Session) tick() {
 	if s.dueLocked(&s.paths.addingUntil, now) {
 		s.releaseBulkLocked()
 	}
+	if s.dueLocked(&s.paths.heldUntil, now) {
+		s.sendHeldLocked(now)
+	}
 	if s.dueLocked(&s.paths.sweepAt, now) {
 		s.sweepLocked(now)
 	}

@@ -335,3 +335,65 @@ func (l *link) answersNobody(ctx context.Context) {
 		})
 	}
 }
+
+// A stream waits once to be acknowledged, also if its data comes on two connections in turn before
+// the acknowledgement leaves: a peer that does not read may put that off.
+func TestAcknowledgementsWaitOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork(tunnel.Options{})
+		x, y := n.hand(t), n.hand(t)
+		id, secret, _ := x.begin(usual)
+		a := <-n.accepted
+		y.greet(&joining{kind: kindJoin, id: id, secret: secret, attempt: 1, insteadOf: insteadOfNone})
+		if f := y.hear(); f.kind != frameSession {
+			t.Fatalf("the answer is %+v", f)
+		}
+		var frames [][]byte
+		for i := range uint64(200) {
+			frames = append(frames, streamFrame(i<<2, 0, "x", false))
+		}
+		for i := range 100 {
+			[]*handmade{x, y}[i%2].say(frames...)
+			synctest.Wait()
+		}
+		a.mu.Lock()
+		waiting := 0
+		for _, c := range a.conns {
+			waiting += len(c.controlStreams)
+		}
+		a.mu.Unlock()
+		if waiting > len(frames) {
+			t.Errorf("%d acknowledgements of %d streams wait", waiting, len(frames))
+		}
+		n.close(t, a)
+		time.Sleep(2 * lingerTimeout) // the bubble's clock
+	})
+}
+
+// Streams that were busy once and are idle leave the streams of other sessions a window.
+func TestIdleStreamsLeaveWindows(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork(tunnel.Options{Intake: tunnel.NewIntake(64 << 20)})
+		d, a := n.pair(t, tunnel.Options{Intake: tunnel.NewIntake(0)})
+		n.set(func() { n.identity = "system:node:b" })
+		d2, a2 := n.pair(t, tunnel.Options{Intake: tunnel.NewIntake(0)})
+		busy := func(d, a *Session) (window int) {
+			near, far := opened(t, d, a)
+			go func() { _, _ = io.CopyN(near, zeros{}, 64<<20) }() // the reader notices
+			if _, err := io.CopyN(io.Discard, far, 64<<20); err != nil {
+				t.Fatal(err)
+			}
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			return far.(*stream).in.window.size
+		}
+		first := busy(d, a)
+		for range 7 {
+			busy(d, a)
+		}
+		if got := busy(d2, a2); first < fairWindow || got <= initialWindow+extraWindow {
+			t.Errorf("the first stream has a window of %d bytes, one of another session %d", first, got)
+		}
+		n.close(t, d, a, d2, a2)
+	})
+}

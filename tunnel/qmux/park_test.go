@@ -3,6 +3,7 @@
 package qmux
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -244,7 +245,7 @@ func TestDataThatKillsConnections(t *testing.T) {
 		d, a := n.pair(t, tunnel.Options{})
 		near, far := opened(t, d, a)
 		small, _ := opened(t, d, a)
-		go func() { _, _ = near.Write(make([]byte, 300<<10)) }() // until the filter is gone
+		go func() { _, _ = near.Write(bytes.Repeat(filterFor, 5000)) }() // until the filter is gone
 		for range 4 * seconds {
 			time.Sleep(time.Second / 4) // the bubble's clock
 			says(t, small, "tick")
@@ -253,18 +254,20 @@ func TestDataThatKillsConnections(t *testing.T) {
 			t.Errorf("more than %d connections in %d s", most, seconds)
 		}
 		n.set(func() { n.wrap = nil })
-		if _, err := io.CopyN(io.Discard, far, 300<<10); err != nil {
+		if _, err := io.CopyN(io.Discard, far, int64(5000*len(filterFor))); err != nil {
 			t.Error(err)
 		}
 		n.close(t, d, a)
 	})
 }
 
-// A filtered connection is cut by a write of more than 8,000 bytes.
+// A filtered connection is cut by a write with filterFor in it.
 type filtered struct{ *memnet.Conn }
 
+var filterFor = bytes.Repeat([]byte{0xee}, 64)
+
 func (f *filtered) Write(p []byte) (int, error) {
-	if len(p) > 8000 {
+	if bytes.Contains(p, filterFor) {
 		_ = f.Abort() // never fails
 		return 0, syscall.ECONNRESET
 	}

@@ -45,6 +45,7 @@ type paths struct {
 	addingUntil  time.Time // until then bulk waits for a connection that is being made; zero: none is
 	dialFailures int
 	sweepAt      time.Time
+	heldUntil    time.Time  // when the next stream is sent that is held (holdStuckLocked); zero: none is
 	parkLoggedAt time.Time  // when a park was last logged at level info,
 	parkLevel    slog.Level // and the level of the latest
 	rejoin       rejoin
@@ -249,7 +250,7 @@ func (s *Session) sweepLocked(now time.Time) {
 // attachLocked adds c to the session, in place of the connections that insteadOf names, and
 // starts its reader.
 func (s *Session) attachLocked(c *conn, insteadOf uint64) {
-	c.s = s
+	c.s, c.batch.joined = s, true
 	s.goroutines.Go(c.read)
 	now := time.Now()
 	c.lastReceived, c.lastOwned, c.lastSent = now, now, now
@@ -260,6 +261,9 @@ func (s *Session) attachLocked(c *conn, insteadOf uint64) {
 		at = slices.Index(s.conns, replaced[0])
 	}
 	for _, old := range replaced {
+		if s.dial == nil && insteadOf == insteadOfAll {
+			s.holdStuckLocked(old) // the peer has lost it, and this end has not noticed
+		}
 		s.drainLocked(old)
 	}
 	s.conns = slices.Insert(s.conns, at, c)
@@ -288,6 +292,7 @@ func (s *Session) attachLocked(c *conn, insteadOf uint64) {
 	s.paths.askedFor = min(s.paths.askedFor, len(s.conns)-1)
 	if parked && !s.stats.Parked.IsZero() {
 		s.log.Log(s.alive, s.paths.parkLevel, "session resumed", "session", s.id.String(), "parked", now.Sub(s.stats.Parked), "attempt", c.number)
+		s.parked.Store(nil)
 		s.stats.Parked, s.stats.Cause, s.stats.Elsewhere, s.paths.rejoin.graceUntil = time.Time{}, nil, false, time.Time{}
 		s.onChange(s.linkLocked())
 	}
@@ -459,39 +464,20 @@ func (s *Session) logParkLocked(now time.Time) {
 // parkLocked starts the detach window, and at the dialing end the attempts to resume.
 func (s *Session) parkLocked(c *conn, cause error) {
 	now := time.Now()
+	s.parked.Store(&now)
 	s.stats.Parked, s.stats.Cause = now, cause
 	s.stats.Parks++
 	s.logParkLocked(now)
 	s.onChange(s.linkLocked())
 	s.scheduleLocked(now.Add(s.conf.terms.window))
+	s.holdStuckLocked(c)
 	if s.dial == nil {
 		return
 	}
 	r := &s.paths.rejoin
-	moved := s.moved != r.movedAtLoss
-	if c.inFlight > 0 {
-		moved = !s.stuckLocked(c)
-	}
-	if r.shortLived++; moved || now.Sub(c.lastOwned) >= minUsefulLife {
+	if r.shortLived++; s.moved != r.movedAtLoss || now.Sub(c.lastOwned) >= minUsefulLife {
 		r.shortLived = 0
 	}
 	r.movedAtLoss = s.moved
 	s.rejoinLocked(nil, insteadOfAll)
-}
-
-// stuckLocked says whether data in flight on c was already in flight on another connection whose
-// loss parked the session: it may be what breaks them. It is not if other bulk in flight has moved.
-func (s *Session) stuckLocked(c *conn) bool {
-	stuck, moved := false, false
-	for _, st := range s.streams {
-		o := &st.out
-		at := slices.IndexFunc(o.runs, func(r run) bool { return r.c == c })
-		if at < 0 {
-			continue
-		}
-		stuck = stuck || o.lost == o.base+1
-		moved = moved || o.lost > 0 && o.lost != o.base+1 && o.runs[at].bulk
-		o.lost = o.base + 1
-	}
-	return stuck && !moved
 }

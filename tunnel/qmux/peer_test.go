@@ -408,3 +408,38 @@ func FuzzPeer(f *testing.F) {
 		}
 	})
 }
+
+// TestMaxData: streams that wait for MAX_DATA send once for all frames of a record, and are looked
+// at only if they may have waited: each frame has two bytes, and a session many streams.
+func TestMaxData(t *testing.T) {
+	s, p := byHand(t, true, tunnel.Options{})
+	p.say(streamFrame(0, 0, "x", false))
+	accepted, err := s.Accept(waiting(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	st := accepted.(*stream)
+	s.mu.Lock()
+	s.dataMax = 0
+	s.mu.Unlock()
+	says(t, st, "0123456789")
+	var raise [][]byte
+	for i := range uint64(10) {
+		raise = append(raise, appendInts(nil, frameMaxData, i+1))
+	}
+	p.say(raise...)
+	if f := p.await(frameStream); string(f.data) != "0123456789" {
+		t.Errorf("sent at first: %q", f.data)
+	}
+	s.mu.Lock()
+	s.dataMax, st.out.fin = maxInt, true // nothing but a look at the stream sends this
+	s.mu.Unlock()
+	p.say(raise...)
+	p.say(appendInts(nil, framePing, 1))
+	p.await(framePong)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if st.out.state != sendOpen {
+		t.Error("MAX_DATA that raises nothing had the stream looked at")
+	}
+}

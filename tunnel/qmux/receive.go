@@ -69,6 +69,7 @@ func (st *stream) receiveLocked(c *conn, f frame, b *block) error {
 	}
 	if end > in.high {
 		st.s.stats.Received += end - in.high
+		st.s.moved += end - in.high
 		in.high = end
 	}
 	if f.fin {

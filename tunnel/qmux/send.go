@@ -22,13 +22,15 @@ type sending struct {
 	fin      bool   // CloseWrite or Close was called
 	code     uint64 // of RESET_STREAM
 	segments []segment
-	base     uint64 // offset of the first byte that is not acknowledged
-	next     uint64 // of the next byte to send
-	high     uint64 // of the first byte never sent
-	end      uint64 // of the next byte to be written by the caller
-	maxData  uint64 // offset up to which the peer allows data (MAX_STREAM_DATA)
-	lost     uint64 // base+1 when the session was last parked with data in flight; 0: never
-	runs     []run  // which connection has sent what between base and next, in order
+	base     uint64    // offset of the first byte that is not acknowledged
+	next     uint64    // of the next byte to send
+	high     uint64    // of the first byte never sent
+	end      uint64    // of the next byte to be written by the caller
+	maxData  uint64    // offset up to which the peer allows data (MAX_STREAM_DATA)
+	lost     uint64    // base+1 when a last connection was lost with data in flight; 0: never
+	losses   int       // how many were in a row, with the same base
+	held     time.Time // nothing is sent before that: it may be what breaks connections; zero: it is sent
+	runs     []run     // which connection has sent what between base and next, in order
 
 	queued       *conn // the connection that has it in a queue; nil: none
 	beingWritten bool  // a connection writes a turn of it; it is in no queue meanwhile
@@ -329,7 +331,6 @@ func (st *stream) sentLocked(c *conn, n int, bulk bool) (fin bool) {
 	o := &st.out
 	from := o.next
 	o.next += uint64(n)
-	st.s.moved += uint64(n)
 	if o.next > o.high {
 		st.s.dataSent += o.next - o.high
 		o.high = o.next
@@ -372,8 +373,10 @@ func (st *stream) ackedLocked(received uint64, end bool) error {
 	if end && (!o.fin || received < o.end) {
 		return protocolError(errProtocol, "STREAM_ACK of an end that was not sent")
 	}
+	held := !o.held.IsZero()
 	if received > o.base {
-		o.base = received
+		st.s.moved += received - o.base
+		o.base, o.held = received, time.Time{} // it gets through
 		o.next = max(o.next, received)
 		st.trimLocked()
 	}
@@ -385,6 +388,9 @@ func (st *stream) ackedLocked(received uint64, end bool) error {
 	if o.waiting {
 		o.waiting = false
 		notify(o.wake)
+	}
+	if held && o.held.IsZero() {
+		st.s.sendLocked(st)
 	}
 	return nil
 }

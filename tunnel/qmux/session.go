@@ -38,7 +38,8 @@ type Session struct {
 	extended  bool // both ends have the extension of this package
 	peer      parameters
 	info      tunnel.Peer
-	local     atomic.Pointer[net.Addr] // of the latest connection
+	local     atomic.Pointer[net.Addr]  // of the latest connection
+	parked    atomic.Pointer[time.Time] // stats.Parked, for the registry; nil: it is not parked
 	log       *slog.Logger
 	created   time.Time
 	intake    *tunnel.Intake
@@ -68,8 +69,9 @@ type Session struct {
 	acceptQueue    []*stream
 	handler        func(tunnel.Stream)
 	dataMax        uint64 // the peer's MAX_DATA
+	dataRaised     bool   // by the record that is handled, and streams may have waited for it
 	dataSent       uint64 // bytes of streams, without retransmissions
-	moved          uint64 // bytes of streams sent and received, with retransmissions
+	moved          uint64 // bytes of streams acknowledged and received, without retransmissions
 	besideCounted  int    // connections that conf.beside counts
 	retained       int    // bytes of blocks retained for retransmission
 	unread         int    // bytes of blocks that hold unread data

@@ -231,7 +231,10 @@ func (st *stream) noteControlLocked(what uint8) *conn {
 	if what == pendingAck && st.in.conn != nil && !st.in.conn.detached {
 		c = st.in.conn
 	}
-	if c != nil && st.controlOn != c {
+	if old := st.controlOn; c != nil && old != c {
+		if old != nil {
+			old.controlStreams = slices.DeleteFunc(old.controlStreams, func(o *stream) bool { return o == st })
+		}
 		st.controlOn = c
 		c.controlStreams = append(c.controlStreams, st)
 	}

@@ -55,7 +55,7 @@ func (s *Session) raiseWindowLocked(w *window, n int) int {
 		return 0
 	}
 	now := time.Now()
-	if more := s.windowGrowthLocked(w); more > 0 && now.Sub(w.raisedAt) < 2*max(s.keepalive.rtt, minWindowRTT) && s.intake.Grow(more) {
+	if more := s.windowGrowthLocked(w); more > 0 && now.Sub(w.raisedAt) < 2*max(s.keepalive.rtt, minWindowRTT) && s.intake.Widen(more) {
 		s.windowSpare -= more
 		w.size += more
 		w.consumed += more

@@ -61,11 +61,11 @@ func (c *conn) yieldLocked() {
 	}
 }
 
-// queueLocked puts the stream into a queue of c, unless it is in one, is being written or
+// queueLocked puts the stream into a queue of c, unless it is in one, is being written, is held or
 // has nothing to send. It returns whether it has.
 func (st *stream) queueLocked(c *conn) bool {
 	o := &st.out
-	if o.queued == c || o.beingWritten {
+	if o.queued == c || o.beingWritten || !o.held.IsZero() {
 		return false
 	}
 	n := st.sendable()
@@ -320,7 +320,11 @@ func (c *conn) takeSmallLocked(t *turn, st *stream) {
 
 // takeBulkLocked takes as much of a stream as one turn may carry.
 func (c *conn) takeBulkLocked(t *turn, st *stream) {
-	t.st, t.bytes = st, min(st.sendable(), turnSize, c.pace.ahead)
+	most := turnSize
+	if st.out.lost == st.out.base+1 {
+		most = smallWrite // no connection has carried the next record to its end
+	}
+	t.st, t.bytes = st, min(st.sendable(), most, c.pace.ahead)
 	t.pieces = st.piecesLocked(t.pieces, t.bytes)
 	for i := range t.pieces {
 		t.pieces[i].b.refs.Add(1)

@@ -34,3 +34,42 @@ func TestLogLimiter(t *testing.T) {
 		}
 	})
 }
+
+// TestRepeatLimiter: a burst of lines about each subject, of any number of subjects, then one a
+// minute. What is unused is forgotten.
+func TestRepeatLimiter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var l RepeatLimiter
+		lines := func(subject any, times int) (n, kept int) {
+			for range times {
+				if k, now := l.Allow(subject); now {
+					n, kept = n+1, kept+k
+				}
+			}
+			return n, kept
+		}
+		if n, kept := lines("a", 100); n != repeatBurst || kept != 0 {
+			t.Errorf("%d lines and %d others of the first", n, kept)
+		}
+		for b := range 10_000 {
+			if n, _ := lines(b, 2); n != 2 {
+				t.Fatalf("%d lines of subject %d", n, b)
+			}
+		}
+		<-time.After(repeatInterval)
+		if n, kept := lines("a", 100); n != 1 || kept != 0 {
+			t.Errorf("a minute later: %d lines and %d others", n, kept)
+		}
+		<-time.After(repeatInterval)
+		if n, kept := lines("b", 1); n != 1 || kept != 99 {
+			t.Errorf("of another one: %d lines and %d others", n, kept)
+		}
+		if n := len(l.full); n != 2 {
+			t.Errorf("%d subjects are remembered", n)
+		}
+		<-time.After(repeatBurst * repeatInterval)
+		if n, _ := lines("a", 100); n != repeatBurst {
+			t.Errorf("later: %d lines", n)
+		}
+	})
+}

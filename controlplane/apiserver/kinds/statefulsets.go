@@ -63,7 +63,7 @@ func statefulSetWarnings(w *warnings, o, old *appsv1.StatefulSet) {
 // validateStatefulSet checks a new stateful set.
 func validateStatefulSet(o *appsv1.StatefulSet) field.ErrorList {
 	p, s := field.NewPath("spec"), &o.Spec
-	errs := statefulSet(o, statefulTemplate(s))
+	errs := statefulSet(o, statefulTemplate(s), false)
 	if s.ServiceName != "" {
 		errs = append(errs, dnsLabel(s.ServiceName, p.Child("serviceName"))...)
 	}
@@ -99,11 +99,14 @@ func statefulTemplate(s *appsv1.StatefulSetSpec) templateRule {
 	}
 }
 
-// statefulSet checks what can be changed of a stateful set.
-func statefulSet(o *appsv1.StatefulSet, rule templateRule) field.ErrorList {
+// statefulSet checks what can be changed of a stateful set. recreate says that its strategy may be
+// Recreate, which is behind a gate that is off.
+func statefulSet(o *appsv1.StatefulSet, rule templateRule, recreate bool) field.ErrorList {
 	p, s := field.NewPath("spec"), &o.Spec
 	errs := oneOf(s.PodManagementPolicy, p.Child("podManagementPolicy"), appsv1.OrderedReadyPodManagement, appsv1.ParallelPodManagement)
-	errs = append(errs, statefulSetStrategy(&s.UpdateStrategy, p.Child("updateStrategy"))...)
+	if !recreate || s.UpdateStrategy.Type != appsv1.RecreateStatefulSetStrategyType || s.UpdateStrategy.RollingUpdate != nil {
+		errs = append(errs, statefulSetStrategy(&s.UpdateStrategy, p.Child("updateStrategy"))...)
+	}
 	if r := s.PersistentVolumeClaimRetentionPolicy; r != nil {
 		at := p.Child("persistentVolumeClaimRetentionPolicy")
 		allowed := []appsv1.PersistentVolumeClaimRetentionPolicyType{
@@ -124,7 +127,7 @@ func statefulSet(o *appsv1.StatefulSet, rule templateRule) field.ErrorList {
 func statefulSetStrategy(s *appsv1.StatefulSetUpdateStrategy, p *field.Path) field.ErrorList {
 	at := p.Child("rollingUpdate")
 	switch s.Type {
-	case appsv1.OnDeleteStatefulSetStrategyType, appsv1.RecreateStatefulSetStrategyType:
+	case appsv1.OnDeleteStatefulSetStrategyType:
 		if s.RollingUpdate != nil {
 			return field.ErrorList{field.Invalid(at, s.RollingUpdate, "only allowed for updateStrategy '"+string(appsv1.RollingUpdateStatefulSetStrategyType)+"'")}
 		}
@@ -149,13 +152,13 @@ func statefulSetStrategy(s *appsv1.StatefulSetUpdateStrategy, p *field.Path) fie
 
 // validateStatefulSetUpdate checks a change of a stateful set: what its pods
 // and claims are found by stays. One that was stored before its template was
-// looked at may have any.
+// looked at may have any, and one that was stored with the strategy Recreate may keep that.
 func validateStatefulSetUpdate(o, old *appsv1.StatefulSet) field.ErrorList {
-	rule := statefulTemplate(&o.Spec)
-	if len(statefulSet(old, statefulTemplate(&old.Spec))) > 0 {
+	rule, recreate := statefulTemplate(&o.Spec), old.Spec.UpdateStrategy.Type == appsv1.RecreateStatefulSetStrategyType
+	if len(statefulSet(old, statefulTemplate(&old.Spec), recreate)) > 0 {
 		rule = metaOnly
 	}
-	errs := statefulSet(o, rule)
+	errs := statefulSet(o, rule, recreate)
 	back := o.Spec.DeepCopy()
 	back.Replicas = old.Spec.Replicas
 	back.Ordinals = old.Spec.Ordinals

@@ -144,6 +144,7 @@ func TestStatefulSets(t *testing.T) {
 	mutate(t, fresh, validateStatefulSet, []mutation[sts]{
 		{"policy", func(o sts) { o.Spec.PodManagementPolicy = "x" }, bad("spec.podManagementPolicy: Unsupported value")},
 		{"strategy", func(o sts) { o.Spec.UpdateStrategy.Type = "" }, bad(at + ".type: Required value")},
+		{"strategy of a gate that is off", func(o sts) { o.Spec.UpdateStrategy = appsv1.StatefulSetUpdateStrategy{Type: "Recreate"} }, bad(at + `.type: Unsupported value: "Recreate": supported values: "RollingUpdate", "OnDelete"`)},
 		{"on delete with numbers", func(o sts) { o.Spec.UpdateStrategy.Type = "OnDelete" }, bad(at + ".rollingUpdate: Invalid value")},
 		{"partition", func(o sts) { o.Spec.UpdateStrategy.RollingUpdate.Partition = ptr[int32](-1) }, bad(at + ".rollingUpdate.partition: Invalid value")},
 		{"max unavailable", func(o sts) { o.Spec.UpdateStrategy.RollingUpdate.MaxUnavailable = num(0) }, bad(at + ".rollingUpdate.maxUnavailable: Invalid value: 0: cannot be 0")},
@@ -173,6 +174,7 @@ func TestStatefulSets(t *testing.T) {
 			o.Spec.UpdateStrategy = appsv1.StatefulSetUpdateStrategy{Type: "OnDelete"}
 			o.Spec.PersistentVolumeClaimRetentionPolicy.WhenDeleted = "Delete"
 		}, nil},
+		{"strategy of a gate that is off", func(o sts) { o.Spec.UpdateStrategy = appsv1.StatefulSetUpdateStrategy{Type: "Recreate"} }, bad(at + `.type: Unsupported value: "Recreate"`)},
 		{"service", func(o sts) { o.Spec.ServiceName = "x" }, bad(frozen)},
 		{"claims", func(o sts) { o.Spec.VolumeClaimTemplates = nil }, bad(frozen, `spec.template.spec.containers[0].volumeMounts[0].name: Not found: "data"`)},
 		{"selector", func(o sts) { o.Spec.Selector.MatchLabels["app"], o.Spec.Template.Labels["app"] = "x", "x" }, bad(frozen)},
@@ -184,6 +186,16 @@ func TestStatefulSets(t *testing.T) {
 	}
 	mutateUpdate(t, older, validateStatefulSetUpdate, []mutation[sts]{
 		{"stored before its template was looked at", func(o sts) { o.Spec.Replicas, o.Spec.Template.Spec.NodeName = ptr[int32](3), "A" }, nil},
+	})
+	recreated := func() sts {
+		o := fresh()
+		o.Spec.UpdateStrategy = appsv1.StatefulSetUpdateStrategy{Type: "Recreate"}
+		return o
+	}
+	mutateUpdate(t, recreated, validateStatefulSetUpdate, []mutation[sts]{
+		{"stored with a strategy of a gate that is off", func(o sts) { o.Spec.Replicas = ptr[int32](3) }, nil},
+		{"the same, and no containers any more", func(o sts) { o.Spec.Template.Spec.Containers = nil }, bad("spec.template.spec.containers: Required value")},
+		{"the same, to another strategy", func(o sts) { o.Spec.UpdateStrategy.Type = "OnDelete" }, nil},
 	})
 	mutateUpdate(t, fresh, validateStatefulSetUpdate, []mutation[sts]{
 		{"no containers any more", func(o sts) { o.Spec.Template.Spec.Containers = nil }, bad("spec.template.spec.containers: Required value")},

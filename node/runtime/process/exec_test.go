@@ -259,7 +259,7 @@ func TestAttachInputEnds(t *testing.T) {
 	}{{"pipe", false, false}, {"terminal", true, false}, {"terminal once", true, true}} {
 		t.Run(tt.name, func(t *testing.T) {
 			g := newRig(t, Config{Isolation: None})
-			c := g.container("c", "while read line; do sleep 0.1; echo got $line; done")
+			c := g.container("c", "while read line; do sleep 0.01; echo got $line; done")
 			c.Stdin, c.TTY, c.StdinOnce = true, tt.tty, tt.once
 			id := g.start(c)
 			for i := range 2 {

@@ -34,6 +34,11 @@ func TestMain(m *testing.M) {
 		listenMain(addr)
 		return
 	}
+	if os.Geteuid() == 0 && os.Getenv(mountsEnv) == "" {
+		if code, ok := withOwnMounts(); ok {
+			os.Exit(code)
+		}
+	}
 	goleak.VerifyTestMain(m)
 }
 
