@@ -63,11 +63,8 @@ func (r *Runtime) adoptAll(ctx context.Context) error {
 
 func (r *Runtime) adopt(ctx context.Context, dir string) error {
 	s, err := readSpec(dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return removeContainer(&spec{Dir: dir}) // its start was interrupted before the spec was written
-	}
 	if err != nil {
-		return err
+		return r.adoptUnknown(ctx, dir, err)
 	}
 	held, err := lock(dir)
 	switch {

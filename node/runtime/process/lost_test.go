@@ -1,0 +1,104 @@
+package process
+
+// Containers that run while their files, or the agent's, are lost.
+
+import (
+	"io"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/hawser-project/hawser/node/runtime"
+)
+
+// held starts a container that ignores all signals but SIGKILL. The file that it returns ends when
+// all processes of the container have ended.
+func (g *rig) held(c runtime.Container, dir string) (string, *os.File) {
+	g.t.Helper()
+	fifo := filepath.Join(dir, "fifo-"+c.Name)
+	if err := unix.Mkfifo(fifo, 0o666); err != nil {
+		g.t.Fatal(err)
+	}
+	both, err := os.OpenFile(fifo, os.O_RDWR, 0)
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	defer both.Close()
+	c.Argv = []string{"/bin/sh", "-c", "trap '' TERM; exec 3>" + fifo + "; echo ready; while :; do sleep 0.1; done"}
+	c.Mounts = []runtime.Mount{{HostPath: fifo, ContainerPath: fifo}}
+	id := g.start(c)
+	g.t.Cleanup(func() {
+		for _, p := range shimsOf(id) { // only after a failure
+			killProcess(p)
+		}
+	})
+	g.waitLog(id, "ready")
+	only, err := os.OpenFile(fifo, os.O_RDONLY, 0)
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	g.t.Cleanup(func() { _ = only.Close() })
+	return id, only
+}
+
+// ends waits until all processes of a container of held have ended.
+func (g *rig) ends(only *os.File) {
+	g.t.Helper()
+	_ = only.SetReadDeadline(time.Now().Add(30 * time.Second))
+	if b, err := io.ReadAll(only); err != nil || len(b) != 0 {
+		g.t.Errorf("processes are left: %q %v", b, err)
+	}
+}
+
+// A container whose spec is lost cannot be adopted: it is ended, and its files and groups are
+// removed. Else it would run beside the one that is started in its place.
+func TestAdoptWithoutSpec(t *testing.T) {
+	lose := map[string]func(dir string) error{
+		"truncated": func(dir string) error { return os.Truncate(filepath.Join(dir, specName), 0) },
+		"removed":   func(dir string) error { return os.Remove(filepath.Join(dir, specName)) },
+		"all removed": func(dir string) error {
+			for _, name := range []string{specName, statusName, lockName, sockName} {
+				if err := os.Remove(filepath.Join(dir, name)); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	}
+	eachIsolation(t, func(t *testing.T, iso Isolation) {
+		for name, f := range lose {
+			t.Run(name, func(t *testing.T) {
+				data, files := t.TempDir(), t.TempDir()
+				first := newRig(t, Config{DataDir: data, Isolation: iso})
+				id, only := first.held(first.container("c", ""), files)
+				dir := filepath.Join(first.containersDir(), id)
+				group := first.containers[id].spec.Cgroup
+				first.stop()
+				if err := f(dir); err != nil {
+					t.Fatal(err)
+				}
+				second := newRig(t, Config{DataDir: data, Isolation: iso})
+				if list, err := second.Containers(second.ctx); err != nil || len(list) != 0 {
+					t.Errorf("containers %v, %v", list, err)
+				}
+				second.ends(only)
+				for _, d := range append([]string{dir}, dirsOf(group)...) {
+					if _, err := os.Stat(d); !os.IsNotExist(err) {
+						t.Errorf("%s is left: %v", d, err)
+					}
+				}
+			})
+		}
+	})
+}
+
+// dirsOf lists the directories of a container's groups and of its pod's.
+func dirsOf(group cgroupDirs) (dirs []string) {
+	for _, d := range group {
+		dirs = append(dirs, d, filepath.Dir(d))
+	}
+	return dirs
+}

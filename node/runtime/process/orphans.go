@@ -1,0 +1,108 @@
+package process
+
+// Ending containers that run and cannot be adopted, because their files are lost.
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/prometheus/procfs"
+)
+
+// adoptUnknown ends the container in dir if it runs: its spec cannot be read, so that another would
+// be started beside it. cause is the error of reading the spec.
+func (r *Runtime) adoptUnknown(ctx context.Context, dir string, cause error) error {
+	id := filepath.Base(dir)
+	// Which isolation the container has is not known. Without any, its processes are looked for.
+	s := &spec{ID: id, Dir: dir, Isolation: None}
+	live, err := isLocked(dir)
+	if err != nil {
+		return err
+	}
+	if live || len(shimsOf(id)) > 0 {
+		r.log.Warn("ending a container whose spec is lost", "container", id, "err", cause)
+		if err := killShims(ctx, dir); err != nil {
+			return err
+		}
+	} else if !errors.Is(cause, fs.ErrNotExist) {
+		return cause
+	}
+	if r.cgroups != nil {
+		s.Cgroup = r.cgroups.find(id)
+	}
+	s.killStarted()
+	defer s.Cgroup.parents().tryRemove()
+	return removeContainer(s)
+}
+
+// shimsOf finds the living shims of a container by their command lines. There is one at most,
+// unless a process has taken its name.
+func shimsOf(id string) (shims []procfs.ProcStat) {
+	all, err := procfs.AllProcs()
+	if err != nil {
+		return nil
+	}
+	for _, p := range all {
+		if line, err := p.CmdLine(); err != nil || len(line) < 2 || line[0] != shimName || line[1] != id {
+			continue
+		}
+		if st, err := p.Stat(); err == nil && st.State != zombie {
+			shims = append(shims, st)
+		}
+	}
+	return shims
+}
+
+// killShims kills the shim of the container in dir and waits for its end.
+func killShims(ctx context.Context, dir string) error {
+	ctx, cancel := context.WithTimeout(ctx, replyTimeout)
+	defer cancel()
+	for {
+		shims := shimsOf(filepath.Base(dir))
+		for _, p := range shims {
+			killProcess(p)
+		}
+		live, err := isLocked(dir)
+		if err != nil || !live && len(shims) == 0 {
+			return err
+		}
+		select {
+		case <-time.After(10 * time.Millisecond):
+		case <-ctx.Done():
+			return fmt.Errorf("the shim of container %s does not end", filepath.Base(dir))
+		}
+	}
+}
+
+// find finds the group of a container whose pod is not known.
+func (c *cgroups) find(id string) cgroupDirs {
+	found := cgroupDirs{}
+	for k, base := range c.base {
+		pods, err := os.ReadDir(base)
+		if err != nil {
+			continue
+		}
+		for _, pod := range pods {
+			dir := filepath.Join(base, pod.Name(), id)
+			if info, err := os.Stat(dir); err == nil && info.IsDir() && strings.HasPrefix(pod.Name(), podPrefix) {
+				found[k] = dir
+			}
+		}
+	}
+	return found
+}
+
+// parents are the groups in which the groups d are.
+func (d cgroupDirs) parents() cgroupDirs {
+	dirs := cgroupDirs{}
+	for k, dir := range d {
+		dirs[k] = filepath.Dir(dir)
+	}
+	return dirs
+}
