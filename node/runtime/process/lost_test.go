@@ -102,3 +102,56 @@ func dirsOf(group cgroupDirs) (dirs []string) {
 	}
 	return dirs
 }
+
+// A container whose data directory was removed is ended by the start of the same pod's next one,
+// which would not get its ports otherwise. The pod's other containers are not.
+func TestStartEndsTheLost(t *testing.T) {
+	eachIsolation(t, func(t *testing.T, iso Isolation) {
+		data, files := t.TempDir(), t.TempDir()
+		first := newRig(t, Config{DataDir: data, Isolation: iso})
+		if first.cgroups == nil {
+			t.Skip("no cgroup can be written")
+		}
+		_, only := first.held(first.container("c", ""), files)
+		first.stop()
+		if err := os.Rename(data, data+".old"); err != nil { // the shim does not notice
+			t.Fatal(err)
+		}
+		second := newRig(t, Config{DataDir: data, Isolation: iso})
+		ids := []string{second.idle("c")}
+		second.ends(only)
+		ids = append(ids, second.idle("other"))
+		for _, id := range ids {
+			second.waitLog(id, "ready")
+		}
+		for _, id := range ids {
+			if st := second.status(id); st.State != runtime.Running {
+				t.Errorf("status %+v", st)
+			}
+		}
+	})
+}
+
+// A shim whose directory is removed ends its container: no agent knows it any more. The lock alone
+// does not matter.
+func TestDirectoryRemoved(t *testing.T) {
+	eachIsolation(t, func(t *testing.T, iso Isolation) {
+		g := newRig(t, Config{Isolation: iso})
+		lost, only := g.held(g.container("lost", ""), t.TempDir())
+		kept := g.idle("kept")
+		if err := os.Remove(filepath.Join(g.containersDir(), kept, lockName)); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.RemoveAll(filepath.Join(g.containersDir(), lost)); err != nil {
+			t.Fatal(err)
+		}
+		g.ends(only)
+		g.waitGone(lost)
+		if err := g.Remove(g.ctx, lost); err != nil {
+			t.Error(err)
+		}
+		if st := g.status(kept); st.State != runtime.Running {
+			t.Errorf("status %+v", st)
+		}
+	})
+}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/prometheus/procfs"
+	"golang.org/x/sys/unix"
 )
 
 // adoptUnknown ends the container in dir if it runs: its spec cannot be read, so that another would
@@ -76,6 +77,64 @@ func killShims(ctx context.Context, dir string) error {
 		case <-time.After(10 * time.Millisecond):
 		case <-ctx.Done():
 			return fmt.Errorf("the shim of container %s does not end", filepath.Base(dir))
+		}
+	}
+}
+
+// lostCheck is how often a shim looks whether its directory was removed, and lostGrace how long its
+// container then may take to end.
+const (
+	lostCheck = 5 * time.Second
+	lostGrace = 10 * time.Second
+)
+
+// openLinked opens a directory whose removal links will show. It returns nil if there is none, or if
+// its file system does not count links.
+func openLinked(dir string) *os.File {
+	f, err := os.Open(dir)
+	if err != nil {
+		return nil
+	}
+	if links(f) == 0 {
+		_ = f.Close()
+		return nil
+	}
+	return f
+}
+
+// links is how many names an open file has: none once it was removed. It is 1 if that is not known.
+func links(f *os.File) uint64 {
+	var st unix.Stat_t
+	if unix.Fstat(int(f.Fd()), &st) != nil {
+		return 1
+	}
+	return uint64(st.Nlink) //nolint:unconvert // its type is not the same on all machines
+}
+
+// endStrangers kills what runs in a pod's group and is of no container that this runtime knows: its
+// files were lost. It does so once for each making of the pod's group, before this runtime starts
+// a container in it.
+func (r *Runtime) endStrangers(uid string, pod cgroupDirs) {
+	if r.searched[uid] {
+		return
+	}
+	r.searched[uid] = true
+	for k, dir := range pod {
+		children, err := os.ReadDir(dir)
+		if err != nil {
+			continue
+		}
+		for _, e := range children {
+			r.mu.Lock()
+			known := r.containers[e.Name()] != nil
+			r.mu.Unlock()
+			if !e.IsDir() || known {
+				continue
+			}
+			r.log.Warn("ending a container whose files are lost", "container", e.Name())
+			stranger := cgroupDirs{k: filepath.Join(dir, e.Name())}
+			stranger.kill()
+			stranger.remove()
 		}
 	}
 }
