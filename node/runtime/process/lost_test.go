@@ -3,6 +3,7 @@ package process
 // Containers that run while their files, or the agent's, are lost.
 
 import (
+	"errors"
 	"io"
 	"os"
 	"path/filepath"
@@ -153,5 +154,34 @@ func TestDirectoryRemoved(t *testing.T) {
 		if st := g.status(kept); st.State != runtime.Running {
 			t.Errorf("status %+v", st)
 		}
+	})
+}
+
+// A container whose socket was removed runs on. It is stopped within its grace period, and exec does
+// not say that it has ended.
+func TestSocketRemoved(t *testing.T) {
+	eachIsolation(t, func(t *testing.T, iso Isolation) {
+		g := newRig(t, Config{Isolation: iso})
+		polite := g.idle("polite")
+		rude, only := g.held(g.container("rude", ""), t.TempDir())
+		g.waitLog(polite, "ready")
+		for _, id := range []string{polite, rude} {
+			if err := os.Remove(filepath.Join(g.containersDir(), id, sockName)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := g.Exec(g.ctx, polite, []string{"true"}, runtime.Stdio{}); !errors.Is(err, errNoSocket) {
+			t.Errorf("exec: %v", err)
+		}
+		if err := g.Stop(g.ctx, polite, patience); err != nil {
+			t.Error(err)
+		}
+		if st := g.status(polite); st.ExitCode != 0 {
+			t.Errorf("status %+v", st)
+		}
+		if err := g.Stop(g.ctx, rude, time.Second); err != nil {
+			t.Error(err)
+		}
+		g.ends(only)
 	})
 }
