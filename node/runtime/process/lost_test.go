@@ -185,3 +185,29 @@ func TestSocketRemoved(t *testing.T) {
 		g.ends(only)
 	})
 }
+
+// A container whose lock was removed is adopted by later agents: its shim lives.
+func TestAdoptWithoutLock(t *testing.T) {
+	eachIsolation(t, func(t *testing.T, iso Isolation) {
+		g := newRig(t, Config{Isolation: iso})
+		id := g.idle("c")
+		g.waitLog(id, "ready")
+		before := g.status(id)
+		if err := os.Remove(filepath.Join(g.containersDir(), id, lockName)); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			g.stop()
+			g = newRig(t, Config{DataDir: g.cfg.DataDir, Isolation: iso})
+			if got := g.status(id); !sameStatus(got, before) {
+				t.Errorf("before %+v\nafter  %+v", before, got)
+			}
+		}
+		if err := g.Stop(g.ctx, id, patience); err != nil {
+			t.Error(err)
+		}
+		if st := g.status(id); st.ExitCode != 0 {
+			t.Errorf("status %+v", st)
+		}
+	})
+}

@@ -14,6 +14,8 @@ import (
 
 	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
+
+	"github.com/hawser-project/hawser/node/runtime"
 )
 
 // adoptUnknown ends the container in dir if it runs: its spec cannot be read, so that another would
@@ -40,6 +42,32 @@ func (r *Runtime) adoptUnknown(ctx context.Context, dir string, cause error) err
 	s.killStarted()
 	defer s.Cgroup.parents().tryRemove()
 	return removeContainer(s)
+}
+
+// hasShim reports whether the shim of a container whose lock is free runs: the lock was removed, or
+// the container's directory is a copy.
+func hasShim(s *spec) bool {
+	var rec record
+	if err := readJSON(filepath.Join(s.Dir, statusName), &rec); err != nil || rec.State != runtime.Running {
+		return false
+	}
+	now, err := statOf(rec.ShimPID)
+	return err == nil && rec.ShimPID > 1 && rec.sameBoot() && now.Starttime == rec.ShimStart && now.State != zombie &&
+		max(s.Version, rec.Version) <= version // followLock needs the lock
+}
+
+// adoptUnlocked adopts a container whose shim runs without its lock, or ends it.
+func (r *Runtime) adoptUnlocked(s *spec) {
+	conn, rec, err := watchShim(s.Dir)
+	if err == nil {
+		r.adoptWatched(s, conn, *rec)
+		return
+	}
+	r.log.Warn("killing a shim that has neither its lock nor its socket", "container", s.ID, "err", err)
+	for _, p := range shimsOf(s.ID) {
+		killProcess(p)
+	}
+	r.adoptDead(s)
 }
 
 // shimsOf finds the living shims of a container by their command lines. There is one at most,
