@@ -66,6 +66,7 @@ type worker struct {
 	patched  []byte           // the patch that was
 	status   corev1.PodStatus // as last computed
 	saved    checkpoint       // as last written to disk
+	unsaved  bool             // writing it has failed since, which was logged
 	unkept   string           // the last logged error of writing the inputs
 	// allocatable is the node's, as last known.
 	allocatable corev1.ResourceList
@@ -402,8 +403,11 @@ func (w *worker) save(pod *corev1.Pod) {
 		return
 	}
 	if err := saveCheckpoint(w.r.places.checkpoint(w.id.UID), c); err != nil {
-		w.log.Error("pod is not kept on disk: a restart without a server would forget it", "err", err)
+		if !w.unsaved { // the text of the error differs each time
+			w.log.Error("pod is not kept on disk: a restart without a server would forget it", "err", err)
+		}
+		w.unsaved = true
 		return
 	}
-	w.saved = c
+	w.saved, w.unsaved = c, false
 }

@@ -40,7 +40,7 @@ func writeAtomically(dir string, files map[string]file, group *int64, nested []s
 		return fmt.Errorf("write volume: %w", err)
 	}
 	if err := replaceLink(dir, filepath.Base(fresh)); err != nil {
-		return errors.Join(fmt.Errorf("write volume: %w", err), os.RemoveAll(fresh))
+		return errors.Join(fmt.Errorf("write volume: %w", asOf(dir, err)), os.RemoveAll(fresh))
 	}
 	return errors.Join(linkNames(dir, files, nested), makeNested(dir, nested), removeStale(dir, filepath.Base(fresh)))
 }
@@ -48,11 +48,11 @@ func writeAtomically(dir string, files map[string]file, group *int64, nested []s
 func writeFresh(dir string, files map[string]file, group *int64) (_ string, err error) {
 	fresh, err := os.MkdirTemp(dir, "..")
 	if err != nil {
-		return "", err
+		return "", asOf(dir, err)
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, os.RemoveAll(fresh))
+			err = errors.Join(asOf(dir, err), os.RemoveAll(fresh))
 		}
 	}()
 	if err := os.Chmod(fresh, 0o755); err != nil {
@@ -75,6 +75,24 @@ func writeFresh(dir string, files map[string]file, group *int64) (_ string, err 
 		}
 	}
 	return fresh, nil
+}
+
+// asOf makes an error name a path of the volume in dir, and not that of a temporary directory in it:
+// the same error again has the same text, and is counted in the same event.
+func asOf(dir string, err error) error {
+	if link, ok := errors.AsType[*os.LinkError](err); ok {
+		return &fs.PathError{Op: link.Op, Path: filepath.Join(dir, dataLink), Err: link.Err}
+	}
+	path, ok := errors.AsType[*fs.PathError](err)
+	if !ok {
+		return err
+	}
+	rel, ok := strings.CutPrefix(path.Path, dir+"/..")
+	if !ok {
+		return err
+	}
+	_, rest, _ := strings.Cut(rel, "/")
+	return &fs.PathError{Op: path.Op, Path: filepath.Join(dir, rest), Err: path.Err}
 }
 
 // modeFor lets the pod's group read what it owns.

@@ -63,11 +63,8 @@ func (r *Runtime) adoptAll(ctx context.Context) error {
 
 func (r *Runtime) adopt(ctx context.Context, dir string) error {
 	s, err := readSpec(dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return removeContainer(&spec{Dir: dir}) // its start was interrupted before the spec was written
-	}
 	if err != nil {
-		return err
+		return r.adoptUnknown(ctx, dir, err)
 	}
 	held, err := lock(dir)
 	switch {
@@ -86,7 +83,11 @@ func (r *Runtime) adopt(ctx context.Context, dir string) error {
 		s.killStarted()
 		return removeContainer(s) // its start was interrupted, or never begun
 	}
-	r.adoptDead(s)
+	if hasShim(s) {
+		r.adoptUnlocked(s)
+	} else {
+		r.adoptDead(s)
+	}
 	return nil
 }
 
@@ -112,14 +113,19 @@ func (r *Runtime) adoptLive(ctx context.Context, s *spec) error {
 		r.hold(s, *rec)
 		return nil
 	}
-	c := newContainer(s, *rec)
+	r.adoptWatched(s, conn, *rec)
+	return nil
+}
+
+// adoptWatched adopts a running container whose shim answered on conn.
+func (r *Runtime) adoptWatched(s *spec, conn *conn, rec record) {
+	c := newContainer(s, rec)
 	r.mu.Lock()
 	r.containers[s.ID] = c
 	r.mu.Unlock()
 	if !r.spawn(func() { r.follow(c, conn, nil) }) {
 		_ = conn.Close()
 	}
-	return nil
 }
 
 func watchShim(dir string) (*conn, *record, error) {

@@ -34,8 +34,11 @@ type cgroups struct {
 	base cgroupDirs
 }
 
-// defaultCgroup is the name of the parent group.
-const defaultCgroup = "hawser"
+// defaultCgroup is the name of the parent group. podPrefix begins the names of those of pods.
+const (
+	defaultCgroup = "hawser"
+	podPrefix     = "pod"
+)
 
 var cgroupControllers = []string{"memory", "cpu", "cpuacct", "pids"}
 
@@ -159,7 +162,7 @@ func writeFile(dir, name, value string) error {
 func (c *cgroups) podDirs(uid string) cgroupDirs {
 	dirs := cgroupDirs{}
 	for k, base := range c.base {
-		dirs[k] = filepath.Join(base, "pod"+filepath.Base(uid))
+		dirs[k] = filepath.Join(base, podPrefix+filepath.Base(uid))
 	}
 	return dirs
 }

@@ -371,8 +371,10 @@ func (r *Runtime) end(c *container, rec record) {
 func (r *Runtime) makeGroup(s *spec, ofPod runtime.Resources) error {
 	r.grouping.Lock()
 	defer r.grouping.Unlock()
-	pod, err := r.cgroups.pod(string(s.Container.Pod.UID), ofPod)
+	uid := string(s.Container.Pod.UID)
+	pod, err := r.cgroups.pod(uid, ofPod)
 	if err == nil {
+		r.endStrangers(uid, pod)
 		s.Cgroup, err = pod.child(s.ID, s.Container.Resources)
 	}
 	return err
@@ -386,7 +388,9 @@ func (r *Runtime) dropPodGroup(pod runtime.PodID) {
 	}
 	r.grouping.Lock()
 	defer r.grouping.Unlock()
-	r.cgroups.podDirs(string(pod.UID)).tryRemove()
+	if r.cgroups.podDirs(string(pod.UID)).tryRemove() {
+		delete(r.searched, string(pod.UID))
+	}
 }
 
 // removeContainer removes the files of a container whose shim is dead.

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"sync"
 	"time"
@@ -72,7 +73,11 @@ type flow struct {
 // close.
 func (x *session) open(ctx context.Context) (stop func() bool, err error) {
 	x.failed = make(chan error, 1)
-	if x.conn, err = dialShim(x.c.spec.Dir); err != nil {
+	x.conn, err = dialShim(x.c.spec.Dir)
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && !x.c.isOver():
+		return nil, errNoSocket
+	case err != nil:
 		return nil, runtime.ErrNotRunning
 	}
 	return context.AfterFunc(ctx, func() { _ = x.conn.SetDeadline(time.Unix(1, 0)) }), nil

@@ -29,7 +29,10 @@ var bootID = sync.OnceValue(func() string {
 
 // killProcess kills a process that was read from /proc, unless it has ended and another
 // process has its number.
-func killProcess(p procfs.ProcStat) {
+func killProcess(p procfs.ProcStat) { signalProcess(p, unix.SIGKILL) }
+
+// signalProcess signals a process as killProcess kills it.
+func signalProcess(p procfs.ProcStat, sig unix.Signal) {
 	fd, err := unix.PidfdOpen(p.PID, 0)
 	if err != nil {
 		return // it has ended
@@ -37,7 +40,7 @@ func killProcess(p procfs.ProcStat) {
 	defer closeFD(fd)
 	// The descriptor refers to the process that had the number before this read.
 	if now, err := statOf(p.PID); err == nil && now.Starttime == p.Starttime {
-		_ = unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0)
+		_ = unix.PidfdSendSignal(fd, sig, nil, 0)
 	}
 }
 

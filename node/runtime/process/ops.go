@@ -42,14 +42,20 @@ func (r *Runtime) live(ctx context.Context, id string) (*container, error) {
 	return c, err
 }
 
-// ask sends the shim one request and returns its first answer. If the shim cannot be
-// reached, it has ended.
-// errNoConn says nothing of the shim.
-var errNoConn = errors.New("cannot connect to the shim")
+// errNoConn says nothing of the shim. With errNoSocket it runs.
+var (
+	errNoConn   = errors.New("cannot connect to the shim")
+	errNoSocket = errors.New("the socket of its shim was removed: it can only be stopped")
+)
+
+// ask sends the shim one request and returns its first answer. If nothing listens, the shim has
+// ended.
 
 func (c *container) ask(ctx context.Context, req request) (*reply, error) {
 	conn, err := dialShim(c.spec.Dir)
 	switch {
+	case errors.Is(err, fs.ErrNotExist) && !c.isOver():
+		return nil, fmt.Errorf("container %s: %w", c.spec.ID, errNoSocket)
 	case errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, fs.ErrNotExist):
 		return nil, fmt.Errorf("container %s: %w", c.spec.ID, runtime.ErrNotRunning)
 	case err != nil: // such as no descriptor
@@ -94,7 +100,11 @@ func (r *Runtime) Stop(ctx context.Context, id string, grace time.Duration) erro
 	if errors.Is(err, errNoConn) {
 		return fmt.Errorf("stop container %s: %w", id, err) // it has not been told to end
 	}
-	if err != nil && !errors.Is(err, runtime.ErrNotRunning) {
+	if errors.Is(err, runtime.ErrNotRunning) || errors.Is(err, errNoSocket) {
+		// Nothing listens. A shim that has not ended is told by a signal.
+		c.signalShim(unix.SIGTERM)
+		defer time.AfterFunc(grace, c.killShim).Stop()
+	} else if err != nil {
 		// A shim that does not answer is killed, which ends the container.
 		r.log.Warn("killing a shim that does not answer", "container", id, "err", err)
 		c.killShim()
@@ -113,14 +123,16 @@ func (r *Runtime) Stop(ctx context.Context, id string, grace time.Duration) erro
 	}
 }
 
-// killShim kills the shim of a container, and no other process that has its number by
-// now.
-func (c *container) killShim() {
+// killShim kills the shim of a container.
+func (c *container) killShim() { c.signalShim(unix.SIGKILL) }
+
+// signalShim signals the shim of a container, and no other process that has its number by now.
+func (c *container) signalShim(sig unix.Signal) {
 	c.mu.Lock()
 	rec := c.record
 	c.mu.Unlock()
 	if rec.ShimPID > 1 {
-		killProcess(procfs.ProcStat{PID: rec.ShimPID, Starttime: rec.ShimStart})
+		signalProcess(procfs.ProcStat{PID: rec.ShimPID, Starttime: rec.ShimStart}, sig)
 	}
 }
 

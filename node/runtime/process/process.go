@@ -122,6 +122,7 @@ type Runtime struct {
 	// grouping orders the making of a container's cgroup, below its pod's, and the
 	// removal of that.
 	grouping sync.Mutex
+	searched map[string]bool // the pods, by UID, whose groups endStrangers has searched; guarded by grouping
 
 	mu         sync.Mutex // guards the following
 	running    bool
@@ -171,6 +172,7 @@ func New(c Config) (*Runtime, error) {
 		turns:       make(turns, maxTurns),
 		clientTurns: make(turns, maxTurns),
 		looks:       newLooks(askProcess),
+		searched:    make(map[string]bool),
 		done:        make(chan struct{}),
 		containers:  make(map[string]*container),
 		sandboxes:   make(map[string]*sandbox),

@@ -98,6 +98,7 @@ func shimMain() error {
 	}
 	s := &shim{
 		spec:   req.Spec,
+		dir:    openLinked(req.Spec.Dir),
 		reaper: newReaper(req.Spec.Cgroup),
 		ended:  make(chan struct{}),
 	}
@@ -125,6 +126,7 @@ func closeOnExec() {
 // A shim supervises one container.
 type shim struct {
 	spec   *spec
+	dir    *os.File // the container's directory, open; nil if its removal could not be seen
 	reaper *reaper
 
 	ended chan struct{} // closed when it has ended and the record is written
@@ -310,13 +312,20 @@ func exitOf(ws syscall.WaitStatus) (code, sig int) {
 	return ws.ExitStatus(), 0
 }
 
-// onSignals stops the container when its shim gets SIGTERM. Others are for its command, which who
-// signals process 1 of the container means. A terminal or a session sends none: the shim has its own.
+// onSignals stops the container when its shim gets SIGTERM, or when its directory was removed. Others
+// are for its command, which who signals process 1 of the container means. A terminal or a session
+// sends none: the shim has its own.
 func (s *shim) onSignals(sigs <-chan os.Signal) {
+	look := time.NewTicker(lostCheck)
+	defer look.Stop()
 	for {
 		select {
 		case <-s.ended:
 			return
+		case <-look.C:
+			if s.dir != nil && links(s.dir) == 0 {
+				s.stop(lostGrace)
+			}
 		case sig := <-sigs:
 			if sig == unix.SIGTERM {
 				s.stop(10 * time.Second)
