@@ -140,9 +140,11 @@ func (c *client) requests(ctx context.Context) (*http.Request, net.Conn) {
 var errTooLarge = errors.New("request is too large")
 
 // next waits for a request. Meanwhile the connection counts as pending and may be closed
-// in favour of others.
+// in favour of others, unless the listener is private.
 func (c *client) next(ctx context.Context, first bool) (*http.Request, error) {
-	defer c.idlers.Enter(c.conn)()
+	if !c.private {
+		defer c.idlers.Enter(c.conn)()
+	}
 	defer hurry(ctx, c.conn)()
 	if first {
 		if err := c.within(ctx, headerTimeout); err != nil {

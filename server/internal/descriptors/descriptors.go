@@ -29,6 +29,15 @@ const (
 // connections may have, which are not for tunnels. It is false where nobody can tell.
 func Scarce(c net.Conn) bool { return within(c, 2) }
 
+// AtMost is n, or a quarter of the process's descriptors if that is less, and at least 1: a bound
+// for the connections of clients that are not authenticated.
+func AtMost(n int) int {
+	if limit := limit(); limit > 0 {
+		n = int(min(uint64(n), limit/4)) //nolint:gosec // at most n
+	}
+	return max(n, 1)
+}
+
 // within says whether c has one of the last descriptors: so many times as many as are the
 // process's own.
 func within(c net.Conn, times uint64) bool {
