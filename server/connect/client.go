@@ -129,11 +129,17 @@ func (c *client) requests(ctx context.Context) (*http.Request, net.Conn) {
 		if target != nil {
 			return r, target
 		}
-		if r.Close || r.Body != http.NoBody || c.scarce {
+		if c.isLast(r) {
 			c.part()
 			return nil, nil
 		}
 	}
+}
+
+// isLast reports whether the connection is closed after r was answered and became no tunnel.
+// What follows a CONNECT may be data for its target: it must not be read as a request.
+func (c *client) isLast(r *http.Request) bool {
+	return r.Method == http.MethodConnect || r.Close || r.Body != http.NoBody || c.scarce
 }
 
 // errTooLarge is why a request is not read to its end.
@@ -321,7 +327,7 @@ func (c *client) say(r *http.Request, status int, text string, h http.Header) {
 	resp := http.Response{
 		StatusCode: status, ProtoMajor: 1, ProtoMinor: 1, Request: r, Header: h,
 		Body: io.NopCloser(strings.NewReader(text)), ContentLength: int64(len(text)),
-		Close: r == nil || r.Close || r.Body != http.NoBody || c.scarce,
+		Close: r == nil || c.isLast(r),
 	}
 	var b bytes.Buffer
 	_ = resp.Write(&b)                                         // to memory

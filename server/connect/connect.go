@@ -5,7 +5,8 @@
 // A client sends CONNECT host:port, where a '%' is written %25 as in a URL
 // (RFC 6874). When the target is connected it gets 200, and the connection becomes
 // a tunnel to the target. Otherwise it gets a status for the kind of failure, with
-// Proxy-Status (RFC 9209) for machines and one line of text for people.
+// Proxy-Status (RFC 9209) for machines and one line of text for people, and the connection
+// is closed: what follows may be data for the target.
 //
 // When the process runs out of file descriptors, new requests get 503 by the last
 // few, and open tunnels go on.
