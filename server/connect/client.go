@@ -281,7 +281,8 @@ func (c *client) answer(r *http.Request) net.Conn {
 }
 
 // watch calls giveUp when the client has closed the connection, until stop is called. It
-// notices that by reading while the buffer has room; the next reader gets those bytes.
+// notices that by reading while the buffer has room; the next reader gets those bytes. A
+// client that has sent data may have ended its direction only, and still waits.
 func (c *client) watch(giveUp func()) (stop func()) {
 	over := make(chan struct{})
 	t := time.AfterFunc(watchAfter, func() {
@@ -290,7 +291,8 @@ func (c *client) watch(giveUp func()) (stop func()) {
 		for err == nil {
 			_, err = c.in.Peek(c.in.Buffered() + 1)
 		}
-		if !errors.Is(err, os.ErrDeadlineExceeded) && !errors.Is(err, bufio.ErrBufferFull) {
+		halfClosed := errors.Is(err, io.EOF) && c.in.Buffered() > 0
+		if !halfClosed && !errors.Is(err, os.ErrDeadlineExceeded) && !errors.Is(err, bufio.ErrBufferFull) {
 			giveUp()
 		}
 	})
