@@ -37,7 +37,8 @@ func (l *arrivals) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	a := &arrival{Conn: c, server: l.server, scarce: descriptors.Scarce(c), leave: func() {}}
+	a := &arrival{Conn: c, server: l.server, leave: func() {}}
+	a.scarce.Store(descriptors.Scarce(c))
 	if _, ok := c.(*tls.Conn); ok {
 		a.leave = sync.OnceFunc(l.server.shaking.Enter(c))
 	}
@@ -48,8 +49,8 @@ func (l *arrivals) Accept() (net.Conn, error) {
 type arrival struct {
 	net.Conn
 	server *Server
-	scarce bool   // it has one of the last file descriptors
-	leave  func() // takes it off the list of connections in their handshake, or without an authorized call
+	leave  func()      // takes it off the list of connections in their handshake, or without an authorized call
+	scarce atomic.Bool // it has one of the last file descriptors, and they were scarce since
 	called atomic.Bool
 	denied atomic.Bool // it has had a call that its client may not make
 	closed atomic.Bool
@@ -74,6 +75,15 @@ func (a *arrival) shaken() {
 	if f := a.server.cfg.Authorize; f != nil && f(a.state()) != nil {
 		a.leave = sync.OnceFunc(a.server.pending.Enter(a.Conn))
 	}
+}
+
+// isScarce reports whether the connection came with one of the last file descriptors, and
+// they are scarce still: it may be kept for long after.
+func (a *arrival) isScarce() bool {
+	if a.scarce.Load() && !descriptors.StillScarce() {
+		a.scarce.Store(false)
+	}
+	return a.scarce.Load()
 }
 
 // state is the TLS state; nil without TLS.

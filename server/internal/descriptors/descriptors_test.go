@@ -114,7 +114,13 @@ func TestSparing(t *testing.T) {
 			return false
 		}
 	}
+	if StillScarce() {
+		t.Error("40 descriptors are scarce")
+	}
 	for come() {
+	}
+	if !StillScarce() {
+		t.Error("the process's own descriptors are not scarce")
 	}
 	if len(both) < 20 {
 		t.Errorf("only %d ends of connections were there with 40 descriptors to spare", len(both))
