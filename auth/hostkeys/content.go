@@ -3,6 +3,7 @@
 package hostkeys
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -62,7 +63,25 @@ func (c content) verify(node string, key ssh.PublicKey) error {
 	if c.ask == nil {
 		return new(knownhosts.KeyError)
 	}
-	return c.ask(net.JoinHostPort(node, "22"), new(net.TCPAddr), key)
+	err := c.ask(net.JoinHostPort(node, "22"), new(net.TCPAddr), key)
+	if cert, ok := key.(*ssh.Certificate); ok && err != nil {
+		// The library returns a RevokedError for plain keys only.
+		for _, e := range c.entries {
+			if e.marker == "@revoked" && (sameKey(e.key, cert.Key) || sameKey(e.key, cert.SignatureKey)) {
+				return &knownhosts.RevokedError{Revoked: knownhosts.KnownKey{Key: e.key, Line: e.line}}
+			}
+		}
+	}
+	return err
+}
+
+// sameKey reports whether an entry's key is key. An entry with a certificate is about the
+// certificate's key.
+func sameKey(entry, key ssh.PublicKey) bool {
+	if cert, ok := entry.(*ssh.Certificate); ok {
+		entry = cert.Key
+	}
+	return bytes.Equal(entry.Marshal(), key.Marshal())
 }
 
 // noKey is a key that no sshd has.

@@ -4,6 +4,7 @@ package hostkeys
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -109,6 +110,7 @@ func TestCertificates(t *testing.T) {
 		{"of another node's authority", "@cert-authority node-2 " + ca.text(), good, "no ssh host key is pinned"},
 		{"a user's", authority, user, "type 1"},
 		{"its key revoked", authority + plain + "@revoked * " + key.text(), good, "revoked"},
+		{"itself revoked", authority + plain + "@revoked * " + Key{good}.text(), good, "revoked"},
 		{"its authority revoked", authority + plain + "@revoked * " + ca.text(), good, "revoked"},
 		{"a fake authority is pinned as a host", "node-1 " + fake.text(), certify(t, key, byFake, later, "node-1"), "has changed"},
 	} {
@@ -122,6 +124,9 @@ func TestCertificates(t *testing.T) {
 			}
 			if err == nil || !strings.Contains(err.Error(), tc.bad) || !strings.Contains(err.Error(), "hawser ssh pin node-1") || !strings.Contains(err.Error(), ssh.FingerprintSHA256(tc.shown)) {
 				t.Errorf("%v, want one about %q", err, tc.bad)
+			}
+			if strings.Contains(tc.text, "@revoked") && (strings.Contains(err.Error(), "has changed") || !strings.Contains(err.Error(), fmt.Sprintf("line %d", strings.Count(tc.text, "\n")+1))) {
+				t.Errorf("%v, want one about the last line, and no advice to pin the new key", err)
 			}
 		})
 	}

@@ -155,6 +155,9 @@ func (f *File) Check(node, addr string, key ssh.PublicKey) error {
 	var other *knownhosts.KeyError
 	switch {
 	case errors.As(err, &revoked):
+		if cert, ok := key.(*ssh.Certificate); ok && sameKey(revoked.Revoked.Key, cert.SignatureKey) {
+			shows += ", signed by " + Key{cert.SignatureKey}.String()
+		}
 		return fmt.Errorf("ssh host key of node %s is revoked: %s shows %s, which %s revokes in line %d; give the node a new host key and pin that with %s", node, addr, shows, f.path, revoked.Revoked.Line, f.pin(node, addr))
 	case len(pinned) == 0: // any more
 		return f.unknown(node, addr, "shows "+shows)

@@ -130,20 +130,28 @@ func (c *client) requests(ctx context.Context) (*http.Request, net.Conn) {
 		if target != nil {
 			return r, target
 		}
-		if r.Close || r.Body != http.NoBody || c.scarce {
+		if c.isLast(r) {
 			c.part()
 			return nil, nil
 		}
 	}
 }
 
+// isLast reports whether the connection is closed after r was answered and became no tunnel.
+// What follows a CONNECT may be data for its target: it must not be read as a request.
+func (c *client) isLast(r *http.Request) bool {
+	return r.Method == http.MethodConnect || r.Close || r.Body != http.NoBody || c.scarce
+}
+
 // errTooLarge is why a request is not read to its end.
 var errTooLarge = errors.New("request is too large")
 
 // next waits for a request. Meanwhile the connection counts as pending and may be closed
-// in favour of others.
+// in favour of others, unless the listener is private.
 func (c *client) next(ctx context.Context, first bool) (*http.Request, error) {
-	defer c.idlers.Enter(c.conn)()
+	if !c.private {
+		defer c.idlers.Enter(c.conn)()
+	}
 	defer hurry(ctx, c.conn)()
 	if first {
 		if err := c.within(ctx, headerTimeout); err != nil {
@@ -274,7 +282,8 @@ func (c *client) answer(r *http.Request) net.Conn {
 }
 
 // watch calls giveUp when the client has closed the connection, until stop is called. It
-// notices that by reading while the buffer has room; the next reader gets those bytes.
+// notices that by reading while the buffer has room; the next reader gets those bytes. A
+// client that has sent data may have ended its direction only, and still waits.
 func (c *client) watch(giveUp func()) (stop func()) {
 	over := make(chan struct{})
 	t := time.AfterFunc(watchAfter, func() {
@@ -283,7 +292,8 @@ func (c *client) watch(giveUp func()) (stop func()) {
 		for err == nil {
 			_, err = c.in.Peek(c.in.Buffered() + 1)
 		}
-		if !errors.Is(err, os.ErrDeadlineExceeded) && !errors.Is(err, bufio.ErrBufferFull) {
+		halfClosed := errors.Is(err, io.EOF) && c.in.Buffered() > 0
+		if !halfClosed && !errors.Is(err, os.ErrDeadlineExceeded) && !errors.Is(err, bufio.ErrBufferFull) {
 			giveUp()
 		}
 	})
@@ -322,7 +332,7 @@ func (c *client) say(r *http.Request, status int, text string, h http.Header) {
 	resp := http.Response{
 		Status: phrase, StatusCode: status, ProtoMajor: 1, ProtoMinor: 1, Request: r, Header: h,
 		Body: io.NopCloser(strings.NewReader(text)), ContentLength: int64(len(text)),
-		Close: r == nil || r.Close || r.Body != http.NoBody || c.scarce,
+		Close: r == nil || c.isLast(r),
 	}
 	var b bytes.Buffer
 	_ = resp.Write(&b)                                         // to memory

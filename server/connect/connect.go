@@ -6,7 +6,7 @@
 // (RFC 6874). When the target is connected it gets 200, and the connection becomes
 // a tunnel to the target. Otherwise it gets a status for the kind of failure, with
 // Proxy-Status (RFC 9209) for machines and one line of text for people, which the status line
-// has too.
+// has too. Then the connection is closed: what follows may be data for the target.
 //
 // When the process runs out of file descriptors, new requests get 503 by the last
 // few, and open tunnels go on.
@@ -54,8 +54,8 @@ const (
 	idleTimeout = time.Minute
 	// maxIdlers is how many connections of a Server may be without a request: in
 	// their handshake, in their header, or kept open after an answer that was no
-	// tunnel.
-	maxIdlers = 512
+	// tunnel. kube-apiserver, which is one source, may connect to thousands of nodes at once.
+	maxIdlers = 4096
 	// earlyHeader is the field by which a client accepts the target's data right behind the
 	// answer: "Hawser-Early: yes".
 	earlyHeader = "Hawser-Early"
@@ -116,7 +116,7 @@ func New(c Config) (*Server, error) {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Server{cfg: c, metrics: fronts.NewMetrics(c.Metrics), idlers: strangers.NewPending(maxIdlers), hold: answerTime}, nil
+	return &Server{cfg: c, metrics: fronts.NewMetrics(c.Metrics), idlers: strangers.NewPending(descriptors.AtMost(maxIdlers)), hold: answerTime}, nil
 }
 
 // Serve serves l, which it owns, until ctx is done. Then it takes no new requests, cuts
@@ -128,7 +128,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	defer cancel()
 	l = descriptors.Sparing(l, s.cfg.Log)
 	shut := context.AfterFunc(ctx, func() { _ = l.Close() }) // Accept ends
-	f := &front{Server: s, ctx: tunnels}
+	f := &front{Server: s, ctx: tunnels, private: s.cfg.Authorize == nil && l.Addr().Network() == "unix"}
 	var clients sync.WaitGroup
 	err := f.accept(ctx, l, &clients)
 	if shut() {
@@ -145,6 +145,9 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 type front struct {
 	*Server
 	ctx context.Context // of tunnels and dials: done when they are cut, which is later than the end of Serve's context
+	// private says that every client which can connect may make tunnels, as on the socket of
+	// ListenUnix. Connections without a request are not counted then.
+	private bool
 }
 
 // accept serves what l accepts until ctx is done.

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -260,5 +261,39 @@ func TestMetricsNameNoTargets(t *testing.T) {
 				t.Errorf("%v dials counted, want 3", v)
 			}
 		}
+	}
+}
+
+// TestRefusedConnectEndsTheConnection: what a client has sent for its target is not taken for a
+// further request when the dial fails or is not allowed.
+func TestRefusedConnectEndsTheConnection(t *testing.T) {
+	for name, deny := range map[string]error{"dial fails": nil, "client is denied": errors.New("not you")} {
+		t.Run(name, func(t *testing.T) {
+			dials := make(chan string, 10)
+			var authorized atomic.Int32
+			socket := serve(t, Config{
+				Dial: func(_ context.Context, _, addr string) (net.Conn, error) {
+					dials <- addr
+					return nil, &tunnel.DialError{Addr: addr, Code: tunnel.Refused}
+				},
+				Authorize: func(*http.Request) error { authorized.Add(1); return deny },
+			})
+			resp, _, r := request(t, socket, connectRequest+"CONNECT victim:22 HTTP/1.1\r\nHost: x\r\n\r\n")
+			if _, err := io.Copy(io.Discard, resp.Body); err != nil || !resp.Close {
+				t.Errorf("%s, Connection: close %v, %v", resp.Status, resp.Close, err)
+			}
+			if rest, err := io.ReadAll(r); err != nil || len(rest) > 0 {
+				t.Errorf("after the answer: %q, %v", rest, err)
+			}
+			if n := authorized.Load(); n != 1 {
+				t.Errorf("%d requests", n)
+			}
+			close(dials)
+			for addr := range dials {
+				if addr != "node-1:10250" {
+					t.Errorf("dialed %s", addr)
+				}
+			}
+		})
 	}
 }

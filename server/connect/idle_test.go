@@ -17,7 +17,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"github.com/hawser-project/hawser/server/internal/descriptors"
 	"github.com/hawser-project/hawser/server/internal/fronts"
+	"github.com/hawser-project/hawser/tunnel"
 	"github.com/hawser-project/hawser/tunnel/memnet"
 	"github.com/hawser-project/hawser/tunnel/tunneltest"
 )
@@ -139,7 +141,7 @@ func TestCrowdWithoutARequest(t *testing.T) {
 			_, _ = io.WriteString(q.connect(), "CONNECT node-1:1 HTTP/1.1\r\n") // others may have replaced it already
 		}
 		synctest.Wait()
-		if inside := q.idlers.Count(); inside != maxIdlers {
+		if inside := q.idlers.Count(); inside != descriptors.AtMost(maxIdlers) {
 			t.Errorf("%d without a request", inside)
 		}
 		c := q.say(connectRequest)
@@ -190,6 +192,61 @@ func TestEarlyTargets(t *testing.T) {
 			socket := serveHolding(t, Config{Dial: dial}, 24*time.Hour)
 			_, _, r := request(t, socket, "CONNECT node-1:10250 HTTP/1.1\r\nHost: x\r\n"+c.header+"\r\n"+c.say)
 			expect(t, r, "welcome")
+		})
+	}
+}
+
+// A client that has sent data for its target and ended its direction gets its tunnel, however
+// long the dial takes. One that has sent nothing behind its request is taken to have left.
+func TestHalfCloseDuringDial(t *testing.T) {
+	for _, took := range []time.Duration{watchAfter / 2, 5 * time.Second} {
+		withFrontEnd(t, func(t *testing.T, q *realServer) {
+			dial := q.cfg.Dial
+			var gaveUp bool
+			q.cfg.Dial = func(ctx context.Context, network, addr string) (net.Conn, error) {
+				select {
+				case <-time.After(took):
+					return dial(ctx, network, addr)
+				case <-ctx.Done():
+					gaveUp = true
+					return nil, context.Cause(ctx)
+				}
+			}
+			c := q.say(connectRequest + "hello")
+			if err := tunnel.CloseWrite(c); err != nil {
+				t.Fatal(err)
+			}
+			r, resp := answer(t, c)
+			if resp.StatusCode != http.StatusOK {
+				t.Fatalf("a dial of %v: %s", took, resp.Status)
+			}
+			if got, err := io.ReadAll(r); string(got) != "hello" || err != nil {
+				t.Errorf("a dial of %v: the tunnel has %q, %v", took, got, err)
+			}
+			if gaveUp {
+				t.Errorf("a dial of %v was given up", took)
+			}
+			took = time.Hour
+			reset := q.say(connectRequest + "hello")
+			time.Sleep(watchAfter) // the bubble's clock
+			began := time.Now()
+			if err := tunnel.Abort(reset); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+			if d := time.Since(began); !gaveUp || d != 0 {
+				t.Errorf("a client that reset its connection: the dial was given up %v, after %v", gaveUp, d)
+			}
+			gaveUp = false
+			silent := q.say(connectRequest)
+			if err := tunnel.CloseWrite(silent); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(watchAfter) // the bubble's clock
+			synctest.Wait()
+			if !gaveUp {
+				t.Error("the dial of a client that left goes on")
+			}
 		})
 	}
 }

@@ -17,8 +17,13 @@ import (
 	"github.com/hawser-project/hawser/server/internal/fronts"
 )
 
-// maxPending bounds the connections of a Server that have had no authorized call.
-const maxPending = 512
+const (
+	// maxShaking bounds the connections of a Server that are in their TLS handshake.
+	// kube-apiserver, which is one source, may connect to thousands of nodes at once.
+	maxShaking = 4096
+	// maxPending bounds the connections of a Server whose clients are not authorized.
+	maxPending = 512
+)
 
 // arrivals are the connections that a listener accepts.
 type arrivals struct {
@@ -32,9 +37,11 @@ func (l *arrivals) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	a := &arrival{Conn: c, server: l.server, scarce: descriptors.Scarce(c)}
-	leave := l.server.pending.Enter(c)
-	a.leave = sync.OnceFunc(leave)
+	a := &arrival{Conn: c, server: l.server, leave: func() {}}
+	a.scarce.Store(descriptors.Scarce(c))
+	if _, ok := c.(*tls.Conn); ok {
+		a.leave = sync.OnceFunc(l.server.shaking.Enter(c))
+	}
 	return a, nil
 }
 
@@ -42,8 +49,8 @@ func (l *arrivals) Accept() (net.Conn, error) {
 type arrival struct {
 	net.Conn
 	server *Server
-	scarce bool   // it has one of the last file descriptors
-	leave  func() // takes it off the list of connections without an authorized call
+	leave  func()      // takes it off the list of connections in their handshake, or without an authorized call
+	scarce atomic.Bool // it has one of the last file descriptors, and they were scarce since
 	called atomic.Bool
 	denied atomic.Bool // it has had a call that its client may not make
 	closed atomic.Bool
@@ -59,6 +66,24 @@ func (a *arrival) Close() error {
 		}
 	}
 	return a.Conn.Close()
+}
+
+// shaken is called once after the handshake. A connection whose client is authorized may stay
+// without a call: for idleTimeout. Any other counts as pending.
+func (a *arrival) shaken() {
+	a.leave()
+	if f := a.server.cfg.Authorize; f != nil && f(a.state()) != nil {
+		a.leave = sync.OnceFunc(a.server.pending.Enter(a.Conn))
+	}
+}
+
+// isScarce reports whether the connection came with one of the last file descriptors, and
+// they are scarce still: it may be kept for long after.
+func (a *arrival) isScarce() bool {
+	if a.scarce.Load() && !descriptors.StillScarce() {
+		a.scarce.Store(false)
+	}
+	return a.scarce.Load()
 }
 
 // state is the TLS state; nil without TLS.
@@ -103,6 +128,7 @@ func (handshake) ServerHandshake(c net.Conn) (net.Conn, credentials.AuthInfo, er
 		}
 		level = credentials.PrivacyAndIntegrity
 	}
+	a.shaken()
 	return a, authInfo{credentials.CommonAuthInfo{SecurityLevel: level}, a}, nil
 }
 

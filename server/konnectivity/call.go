@@ -31,12 +31,12 @@ var (
 // A call is read by run alone. All of its connections send on it.
 type call struct {
 	*front
-	ctx    context.Context // of its dials and connections
-	cancel context.CancelCauseFunc
-	client string         // its address, for logs
-	denied error          // the error of Authorize
-	scarce bool           // it has one of the last file descriptors
-	busy   sync.WaitGroup // connections
+	ctx     context.Context // of its dials and connections
+	cancel  context.CancelCauseFunc
+	arrival *arrival       // the gRPC connection
+	client  string         // its address, for logs
+	denied  error          // the error of Authorize
+	busy    sync.WaitGroup // connections
 
 	sending chan struct{} // holds one while out is called
 	out     func(packet any) error
@@ -52,7 +52,7 @@ type call struct {
 // newCall makes a call of a connection. It sends by out. The caller calls run or deny.
 func newCall(ctx context.Context, f *front, a *arrival, out func(packet any) error) *call {
 	c := &call{front: f, sending: make(chan struct{}, 1), out: out, dials: map[int64]*conn{}, open: map[int64]*conn{}}
-	c.scarce, c.client = a.scarce, a.RemoteAddr().String()
+	c.arrival, c.client = a, a.RemoteAddr().String()
 	state := a.state()
 	if f.cfg.Authorize != nil {
 		c.denied = f.cfg.Authorize(state)
@@ -202,7 +202,7 @@ func (c *call) refusal(r *client.DialRequest, live int) *tunnel.DialError {
 		return no(tunnel.Invalid, "the address is too long")
 	case r.Protocol != "tcp":
 		return no(tunnel.Invalid, "the protocol is to be tcp")
-	case c.scarce:
+	case c.arrival.isScarce():
 		c.metrics.Shed.Inc()
 		return no(tunnel.Busy, "the server has no file descriptors to spare")
 	case live >= maxCallConns:

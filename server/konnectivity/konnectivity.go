@@ -113,7 +113,8 @@ type Config struct {
 type Server struct {
 	cfg     Config
 	metrics *metrics
-	pending *strangers.Pending   // connections that have had no call
+	shaking *strangers.Pending   // connections in their TLS handshake
+	pending *strangers.Pending   // connections of clients that are not authorized
 	sparse  strangers.LogLimiter // limits log lines about connections that never had a call
 	denied  strangers.LogLimiter // limits log lines about refused clients
 	hold    time.Duration        // answerTime
@@ -139,7 +140,10 @@ func New(c Config) (*Server, error) {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Server{cfg: c, metrics: newMetrics(c.Metrics), pending: strangers.NewPending(maxPending), hold: answerTime}, nil
+	return &Server{
+		cfg: c, metrics: newMetrics(c.Metrics), hold: answerTime,
+		shaking: strangers.NewPending(descriptors.AtMost(maxShaking)), pending: strangers.NewPending(maxPending),
+	}, nil
 }
 
 // Serve serves l, which it owns, until ctx is done. Then it takes no new connections and

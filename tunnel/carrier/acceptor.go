@@ -23,6 +23,10 @@ const (
 	handshakeTimeout = 30 * time.Second
 	// alertTimeout bounds how long a client is read from after an alert was sent to it.
 	alertTimeout = time.Second
+	// maxBeginning bounds the connections of one identity that have had their handshake and are
+	// neither a session yet nor part of one. It is the most connections that a session may have,
+	// which may all come at once.
+	maxBeginning = tunnel.MaxConnections
 )
 
 // A listener makes sessions of the connections that it accepts.
@@ -37,6 +41,9 @@ type listener struct {
 	failedLog strangers.LogLimiter // of connections that did not become sessions
 
 	done, failed, noSession atomic.Uint64 // handshakes
+
+	mu        sync.Mutex     // guards the following
+	beginning map[string]int // connections for which begin is running, by identity
 }
 
 // ErrLogged is wrapped by an error of begin that has been logged: see Listen.
@@ -46,7 +53,8 @@ var ErrLogged = errors.New("has been logged")
 // Clients must offer one of the protocols in alpn (RFC 7301). below, such as Bare, wraps each
 // connection below TLS. begin makes a session of a TLS connection, which it owns; it
 // returns neither a session nor an error if the connection has joined a session. An error of
-// begin is counted, and logged unless it wraps ErrLogged.
+// begin is counted, and logged unless it wraps ErrLogged. begin is not called for more than
+// maxBeginning connections of one Identity at a time; further ones are closed.
 func Listen(ln net.Listener, name string, alpn []string, below func(net.Conn) net.Conn, o tunnel.Options,
 	begin func(context.Context, *tls.Conn) (tunnel.Session, error),
 ) (tunnel.Listener, error) {
@@ -57,8 +65,10 @@ func Listen(ln net.Listener, name string, alpn []string, below func(net.Conn) ne
 	if err != nil {
 		return nil, fmt.Errorf("listen on %s: %w", ln.Addr(), err)
 	}
-	e := newAdmission(maxHandshakes, o.Logger())
-	return &listener{Listener: strangers.Steady(ln, o.Logger()), name: name, tls: conf, below: below, begin: begin, options: o, admission: e}, nil
+	return &listener{
+		Listener: strangers.Steady(ln, o.Logger()), name: name, tls: conf, below: below, begin: begin, options: o,
+		admission: newAdmission(maxHandshakes, o.Logger()), beginning: make(map[string]int),
+	}, nil
 }
 
 // Transport implements tunnel.Listener.
@@ -113,7 +123,7 @@ func (l *listener) session(ctx context.Context, g *handshake) tunnel.Session {
 	if err != nil {
 		return nil
 	}
-	s, err := l.begin(ctx, t)
+	s, err := l.beginBounded(ctx, t)
 	switch {
 	case err == nil:
 		return s
@@ -127,6 +137,38 @@ func (l *listener) session(ctx context.Context, g *handshake) tunnel.Session {
 		}
 	}
 	return nil
+}
+
+// beginBounded calls begin, within maxBeginning.
+func (l *listener) beginBounded(ctx context.Context, t *tls.Conn) (tunnel.Session, error) {
+	who, _ := Identity(PeerOf(t, l.name)) // peers without one are one identity together
+	if !l.enter(who) {
+		_ = t.Close() // the peer tries again
+		return nil, fmt.Errorf("%w: %s has %d connections that are no session yet", tunnel.Busy, who, maxBeginning)
+	}
+	defer l.leave(who)
+	return l.begin(ctx, t)
+}
+
+// enter counts a connection of an identity for which begin is to be called, unless there are
+// too many.
+func (l *listener) enter(who string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.beginning[who] >= maxBeginning {
+		return false
+	}
+	l.beginning[who]++
+	return true
+}
+
+// leave undoes enter.
+func (l *listener) leave(who string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.beginning[who]--; l.beginning[who] == 0 {
+		delete(l.beginning, who)
+	}
 }
 
 // handshake does the TLS handshake of g. On error g is closed.

@@ -79,8 +79,13 @@ func (st *stream) Read(p []byte) (int, error) {
 // ReadBuffer implements tunnel.BufferReader. It waits for a byte before b takes memory.
 func (st *stream) ReadBuffer(b *tunnel.Buffer) (int, error) {
 	var one [1]byte
-	if _, err := st.quic.Peek(one[:]); err != nil {
-		return st.Read(one[:]) // returns the same error
+	_, err := st.quic.Peek(one[:])
+	switch {
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return 0, st.opError("read", err) // a Read could return data, if the deadline was moved
+	case err != nil:
+		// The stream has ended. Read returns the same error, and by that completes the stream.
+		return st.Read(one[:])
 	}
 	return st.Read(b.Take(0))
 }

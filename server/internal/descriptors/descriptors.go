@@ -13,6 +13,7 @@ package descriptors
 import (
 	"log/slog"
 	"net"
+	"os"
 	"syscall"
 
 	"github.com/hawser-project/hawser/tunnel/strangers"
@@ -29,12 +30,37 @@ const (
 // connections may have, which are not for tunnels. It is false where nobody can tell.
 func Scarce(c net.Conn) bool { return within(c, 2) }
 
+// AtMost is n, or a quarter of the process's descriptors if that is less, and at least 1: a bound
+// for the connections of clients that are not authenticated.
+func AtMost(n int) int {
+	if limit := limit(); limit > 0 {
+		n = int(min(uint64(n), limit/4)) //nolint:gosec // at most n
+	}
+	return max(n, 1)
+}
+
+// StillScarce says whether a connection accepted now would be Scarce. It opens a file, so it is
+// for a connection that was.
+func StillScarce() bool {
+	fd, err := syscall.Open(os.DevNull, syscall.O_RDONLY|syscall.O_CLOEXEC, 0)
+	if err != nil {
+		return true
+	}
+	defer func() { _ = syscall.Close(fd) }()
+	return last(uint64(fd), 2)
+}
+
 // within says whether c has one of the last descriptors: so many times as many as are the
 // process's own.
 func within(c net.Conn, times uint64) bool {
 	n, ok := number(c)
+	return ok && last(n, times)
+}
+
+// last says whether descriptor n is one of those.
+func last(n, times uint64) bool {
 	limit := limit()
-	return ok && limit > 0 && n+times*max(limit/own, fewest) >= limit
+	return limit > 0 && n+times*max(limit/own, fewest) >= limit
 }
 
 // Sparing makes a listener of l, which it owns. It is strangers.Steady, and closes each connection

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"math"
 	"net"
 	"os"
 	"path/filepath"
@@ -43,6 +44,16 @@ func TestNumber(t *testing.T) {
 	defer far.Close()
 	if _, ok := number(near); ok || Scarce(near) {
 		t.Error("a pipe in memory has a descriptor")
+	}
+}
+
+// AtMost is bounded by the descriptors of the process.
+func TestAtMost(t *testing.T) {
+	if n := AtMost(2); n != 2 {
+		t.Errorf("%d of 2", n)
+	}
+	if n, all := AtMost(math.MaxInt), limit(); all < math.MaxInt && n != int(all/4) {
+		t.Errorf("%d of %d descriptors", n, all)
 	}
 }
 
@@ -103,7 +114,13 @@ func TestSparing(t *testing.T) {
 			return false
 		}
 	}
+	if StillScarce() {
+		t.Error("40 descriptors are scarce")
+	}
 	for come() {
+	}
+	if !StillScarce() {
+		t.Error("the process's own descriptors are not scarce")
 	}
 	if len(both) < 20 {
 		t.Errorf("only %d ends of connections were there with 40 descriptors to spare", len(both))
