@@ -263,6 +263,7 @@ func (s *Server) genericConfig(codecs serializer.CodecFactory, names *openapinam
 	c.PublicAddress = s.cfg.AdvertiseAddress.AsSlice()
 	c.Authentication.Authenticator = s.authn
 	c.Authentication.APIAudiences = s.audiences()
+	c.Authentication.RequestHeaderConfig = s.cfg.proxyHeaders()
 	c.Authorization.Authorizer = throttling(s.authz)
 	c.BuildHandlerChainFunc = throttled
 	c.LongRunningFunc = longRunning()
