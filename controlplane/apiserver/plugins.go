@@ -130,9 +130,9 @@ func (s *Server) initializer(ctx context.Context, client kubernetes.Interface, s
 	if err != nil {
 		return nil, fmt.Errorf("client of policies' parameters: %w", err)
 	}
-	kinds := restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(client.Discovery()))
+	s.kinds = restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(client.Discovery()))
 	all := admission.PluginInitializers{
-		initializer.New(client, params, shared, s.authz, utilfeature.DefaultFeatureGate, newVersion(), ctx.Done(), kinds),
+		initializer.New(client, params, shared, s.authz, utilfeature.DefaultFeatureGate, newVersion(), ctx.Done(), s.kinds),
 		webhookinit.NewPluginInitializer(s.toWebhooks, s),
 	}
 	return func(p admission.Interface) error {
