@@ -63,7 +63,37 @@ func (s *Server) admission(ctx context.Context, client kubernetes.Interface, sha
 			return nil, err
 		}
 	}
-	return admission.NewChainHandler(chain...), nil
+	return reinvoking{admission.NewChainHandler(chain...)}, nil
+}
+
+// A reinvoking chain is asked once more when a webhook has changed the object: the webhooks
+// that have reinvocationPolicy IfNeeded, and all other plugins.
+type reinvoking struct {
+	chain interface {
+		admission.MutationInterface
+		admission.ValidationInterface
+	}
+}
+
+// Handles implements admission.Interface.
+func (r reinvoking) Handles(o admission.Operation) bool { return r.chain.Handles(o) }
+
+// Admit implements admission.MutationInterface.
+func (r reinvoking) Admit(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
+	if err := r.chain.Admit(ctx, a, o); err != nil {
+		return err
+	}
+	again := a.GetReinvocationContext()
+	if !again.ShouldReinvoke() {
+		return nil
+	}
+	again.SetIsReinvoke()
+	return r.chain.Admit(ctx, a, o)
+}
+
+// Validate implements admission.ValidationInterface.
+func (r reinvoking) Validate(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
+	return r.chain.Validate(ctx, a, o)
 }
 
 // enabled makes the plugins that are not disabled.
