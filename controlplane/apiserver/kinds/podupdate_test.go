@@ -250,6 +250,8 @@ func TestValidatePodBinding(t *testing.T) {
 		{"no kind", func(b binding) { b.Target.Kind = "" }, nil},
 		{"kind", func(b binding) { b.Target.Kind = "Pod" }, bad(`target.kind: Unsupported value: "Pod": supported values: "Node", "<empty>"`)},
 		{"no name", func(b binding) { b.Target.Name = "" }, bad("target.name: Required value")},
+		{"annotations", func(b binding) { b.Annotations = map[string]string{"a": "b"} }, nil},
+		{"a mirror pod", func(b binding) { b.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "x"} }, bad("metadata.annotations[kubernetes.io/config.mirror]: Forbidden: may not add mirror pod annotation")},
 	})
 }
 
