@@ -117,6 +117,7 @@ func (s *Server) builtin() []plugin {
 	always := func(f func() admission.Interface) func() (admission.Interface, error) {
 		return func() (admission.Interface, error) { return f(), nil }
 	}
+	node := func(ctx context.Context, name string) (*corev1.Node, error) { return s.node(ctx, name) }
 	return []plugin{
 		{"NamespaceLifecycle", func() (admission.Interface, error) { return builtin.NamespaceLifecycle(systemNamespaces()...) }},
 		{"TaintNodesByCondition", always(builtin.TaintNodesByCondition)},
@@ -130,9 +131,7 @@ func (s *Server) builtin() []plugin {
 		{"DefaultTolerationSeconds", always(func() admission.Interface {
 			return builtin.DefaultTolerationSeconds(*s.cfg.NotReadyTolerationSeconds, *s.cfg.UnreachableTolerationSeconds)
 		})},
-		{"PodTopologyLabels", always(func() admission.Interface {
-			return builtin.PodTopologyLabels(func(ctx context.Context, name string) (*corev1.Node, error) { return s.node(ctx, name) })
-		})},
+		{"PodTopologyLabels", always(func() admission.Interface { return builtin.PodTopologyLabels(node) })},
 		{"PodSecurity", func() (admission.Interface, error) {
 			return builtin.PodSecurity(func(ctx context.Context, name string) (*corev1.Namespace, error) { return s.namespace(ctx, name) })
 		}},
@@ -141,6 +140,7 @@ func (s *Server) builtin() []plugin {
 		{"CertificateApproval", always(func() admission.Interface { return builtin.CertificateApproval(s.authz) })},
 		{"CertificateSigning", always(func() admission.Interface { return builtin.CertificateSigning(s.authz) })},
 		{"DefaultIngressClass", always(builtin.DefaultIngressClass)},
+		{"PodResizeValidator", always(func() admission.Interface { return builtin.PodResizeValidator(node) })},
 	}
 }
 
