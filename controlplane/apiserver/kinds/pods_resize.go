@@ -20,9 +20,12 @@ func (s resizeStrategy) PrepareForUpdate(_ context.Context, obj, old runtime.Obj
 	p, was := obj.(*corev1.Pod), old.(*corev1.Pod)
 	asked := p.Spec
 	p.Spec, p.Status = *was.Spec.DeepCopy(), was.Status
-	p.Spec.Resources = asked.Resources
+	if asked.Resources != nil { // clients that do not know of them leave them out
+		p.Spec.Resources = asked.Resources
+	}
 	resize(p.Spec.Containers, asked.Containers)
 	resize(p.Spec.InitContainers, asked.InitContainers)
+	defaultPodLevel(&p.Spec)
 	s.bump(p, was)
 }
 
