@@ -196,7 +196,8 @@ type Config struct {
 	ReadyBound time.Duration
 
 	// BuiltinPeriod is how often the built-in objects are looked after, such as
-	// the service default/kubernetes. 0 means 10 s.
+	// the service default/kubernetes, and how long policies may not find the kind of
+	// their parameters after it was defined. 0 means 10 s.
 	BuiltinPeriod time.Duration
 
 	// Log is nil to discard.

@@ -29,6 +29,7 @@ import (
 	aggregatorclient "k8s.io/kube-aggregator/pkg/client/clientset_generated/clientset"
 	"k8s.io/utils/ptr"
 
+	"github.com/hawser-project/hawser/auth/kubeauth"
 	"github.com/hawser-project/hawser/auth/pki"
 	"github.com/hawser-project/hawser/auth/pki/pkitest"
 	"github.com/hawser-project/hawser/controlplane/apiserver"
@@ -106,6 +107,20 @@ func (e *extension) dial(ctx context.Context, network, addr string) (net.Conn, e
 	return (&net.Dialer{}).DialContext(ctx, network, e.Listener.Addr().String())
 }
 
+// register makes the APIService of the extension, whose service is default/stuff.
+func register(t *testing.T, in *instance, e *extension) aggregatorclient.Interface {
+	t.Helper()
+	registry := must(aggregatorclient.NewForConfig(in.config))(t)
+	must(registry.ApiregistrationV1().APIServices().Create(t.Context(), &apiregistrationv1.APIService{
+		ObjectMeta: metav1.ObjectMeta{Name: stuffService},
+		Spec: apiregistrationv1.APIServiceSpec{
+			Group: stuffGroup, Version: "v1", GroupPriorityMinimum: 100, VersionPriority: 100, CABundle: e.ca.PEM(),
+			Service: &apiregistrationv1.ServiceReference{Namespace: "default", Name: "stuff", Port: ptr.To[int32](443)},
+		},
+	}, metav1.CreateOptions{}))(t)
+	return registry
+}
+
 // condition waits until the APIService is available or is not, for a reason.
 func condition(t *testing.T, c aggregatorclient.Interface, status apiregistrationv1.ConditionStatus, reason string) {
 	t.Helper()
@@ -134,14 +149,7 @@ func TestExtensionServer(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	registry := must(aggregatorclient.NewForConfig(in.config))(t)
-	must(registry.ApiregistrationV1().APIServices().Create(ctx, &apiregistrationv1.APIService{
-		ObjectMeta: metav1.ObjectMeta{Name: stuffService},
-		Spec: apiregistrationv1.APIServiceSpec{
-			Group: stuffGroup, Version: "v1", GroupPriorityMinimum: 100, VersionPriority: 100, CABundle: ext.ca.PEM(),
-			Service: &apiregistrationv1.ServiceReference{Namespace: "default", Name: "stuff", Port: ptr.To[int32](443)},
-		},
-	}, metav1.CreateOptions{}))(t)
+	registry := register(t, in, ext)
 	get := func() error {
 		return in.client.RESTClient().Get().AbsPath("/apis/"+stuffGroup+"/v1/things/a").SetHeader("X-Remote-User", "root").SetHeader("X-Remote-Group", "system:masters").
 			SetHeader("X-Remote-Extra-A", "b").Do(ctx).Error()
@@ -226,5 +234,58 @@ func checkAsked(t *testing.T, e *extension) {
 		if addr != "10.9.9.9%n:8443" {
 			t.Errorf("dialled %s", addr)
 		}
+	}
+}
+
+// Extension servers believe the headers of Config.FrontProxy, so no user may send them.
+func TestExtensionServerGetsNoHeadersOfFrontProxies(t *testing.T) {
+	dir, ctx := t.TempDir(), t.Context()
+	keys := func(name, ext string) string { return filepath.Join(dir, "pki", name+ext) }
+	if _, err := pki.Ensure(pki.Config{Dir: filepath.Join(dir, "pki"), IPs: []net.IP{net.IPv4(127, 0, 0, 1)}}); err != nil {
+		t.Fatal(err)
+	}
+	ext := newExtension(t, pkitest.Load(t, keys(pki.FrontProxyCA, ".crt"), keys(pki.FrontProxyCA, ".key")))
+	in := must(startWith(dir, func(c *apiserver.Config) {
+		c.ToServices = ext.dial
+		c.Proxy = apiserver.Proxy{
+			CertFile: keys(pki.FrontProxyClient, ".crt"), KeyFile: keys(pki.FrontProxyClient, ".key"),
+			CAFile: keys(pki.FrontProxyCA, ".crt"), Name: pki.FrontProxyClientUser,
+		}
+		c.FrontProxy = &kubeauth.FrontProxy{
+			CAFile: keys(pki.CA, ".crt"), AllowedNames: []string{"sso"}, UserHeaders: []string{"X-Sso-User"}, UIDHeaders: []string{"X-Sso-Uid"},
+			GroupHeaders: []string{"X-Sso-Group"}, ExtraPrefixes: []string{"X-Sso-Extra-"},
+		}
+	}))(t)
+	defer func() {
+		if err := in.stop(); err != nil {
+			t.Error(err)
+		}
+	}()
+	registry := register(t, in, ext)
+	serveAt(t, in.client, "stuff", "10.9.9.9")
+	condition(t, registry, apiregistrationv1.ConditionTrue, "Passed")
+	sent := map[string]string{"X-Sso-User": "root", "X-Sso-Uid": "0", "X-Sso-Group": "system:masters", "X-Sso-Extra-A": "b"}
+	until(t, "it answers", func() bool {
+		r := in.client.RESTClient().Get().AbsPath("/apis/"+stuffGroup+"/v1/things/a").SetHeader("X-Remote-Extra-A", "b").SetHeader("X-Other", "kept")
+		for header, value := range sent {
+			r.SetHeader(header, value)
+		}
+		return r.Do(ctx).Error() == nil
+	})
+	checkAsked(t, ext)
+	config := must(in.client.CoreV1().ConfigMaps("kube-system").Get(ctx, "extension-apiserver-authentication", metav1.GetOptions{}))(t)
+	if groups := config.Data["requestheader-group-headers"]; groups != `["X-Remote-Group","X-Sso-Group"]` {
+		t.Errorf("headers of groups: %s", groups)
+	}
+	ext.mu.Lock()
+	defer ext.mu.Unlock()
+	h := ext.asked[len(ext.asked)-1]
+	for header := range sent {
+		if got := h.Values(header); len(got) > 0 {
+			t.Errorf("a user's own %s is passed on: %q", header, got)
+		}
+	}
+	if h.Get("X-Other") != "kept" {
+		t.Error("another header is not passed on")
 	}
 }

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 
+	"k8s.io/apiserver/pkg/authentication/authenticatorfactory"
+	"k8s.io/apiserver/pkg/authentication/request/headerrequest"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 
@@ -95,6 +97,20 @@ func (c clientCAs) AddListener(l dynamiccertificates.Listener) { c.cas.Changed(l
 var ourHeaders = kubeauth.FrontProxy{
 	UserHeaders: []string{"X-Remote-User"}, UIDHeaders: []string{"X-Remote-Uid"},
 	GroupHeaders: []string{"X-Remote-Group"}, ExtraPrefixes: []string{"X-Remote-Extra-"},
+}
+
+// proxyHeaders are the headers of Config.FrontProxy, which the server removes from a request once
+// it knows the user. It always removes ourHeaders.
+func (c *Config) proxyHeaders() *authenticatorfactory.RequestHeaderConfig {
+	if c.FrontProxy == nil {
+		return nil
+	}
+	return &authenticatorfactory.RequestHeaderConfig{
+		UsernameHeaders:     headerrequest.StaticStringSlice(c.FrontProxy.UserHeaders),
+		UIDHeaders:          headerrequest.StaticStringSlice(c.FrontProxy.UIDHeaders),
+		GroupHeaders:        headerrequest.StaticStringSlice(c.FrontProxy.GroupHeaders),
+		ExtraHeaderPrefixes: headerrequest.StaticStringSlice(c.FrontProxy.ExtraPrefixes),
+	}
 }
 
 // tellProxies adds to data whom extension servers are to believe for whom they ask: this

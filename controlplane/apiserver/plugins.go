@@ -63,7 +63,37 @@ func (s *Server) admission(ctx context.Context, client kubernetes.Interface, sha
 			return nil, err
 		}
 	}
-	return admission.NewChainHandler(chain...), nil
+	return reinvoking{admission.NewChainHandler(chain...)}, nil
+}
+
+// A reinvoking chain is asked once more when a webhook has changed the object: the webhooks
+// that have reinvocationPolicy IfNeeded, and all other plugins.
+type reinvoking struct {
+	chain interface {
+		admission.MutationInterface
+		admission.ValidationInterface
+	}
+}
+
+// Handles implements admission.Interface.
+func (r reinvoking) Handles(o admission.Operation) bool { return r.chain.Handles(o) }
+
+// Admit implements admission.MutationInterface.
+func (r reinvoking) Admit(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
+	if err := r.chain.Admit(ctx, a, o); err != nil {
+		return err
+	}
+	again := a.GetReinvocationContext()
+	if !again.ShouldReinvoke() {
+		return nil
+	}
+	again.SetIsReinvoke()
+	return r.chain.Admit(ctx, a, o)
+}
+
+// Validate implements admission.ValidationInterface.
+func (r reinvoking) Validate(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
+	return r.chain.Validate(ctx, a, o)
 }
 
 // enabled makes the plugins that are not disabled.
@@ -87,6 +117,7 @@ func (s *Server) builtin() []plugin {
 	always := func(f func() admission.Interface) func() (admission.Interface, error) {
 		return func() (admission.Interface, error) { return f(), nil }
 	}
+	node := func(ctx context.Context, name string) (*corev1.Node, error) { return s.node(ctx, name) }
 	return []plugin{
 		{"NamespaceLifecycle", func() (admission.Interface, error) { return builtin.NamespaceLifecycle(systemNamespaces()...) }},
 		{"TaintNodesByCondition", always(builtin.TaintNodesByCondition)},
@@ -100,9 +131,7 @@ func (s *Server) builtin() []plugin {
 		{"DefaultTolerationSeconds", always(func() admission.Interface {
 			return builtin.DefaultTolerationSeconds(*s.cfg.NotReadyTolerationSeconds, *s.cfg.UnreachableTolerationSeconds)
 		})},
-		{"PodTopologyLabels", always(func() admission.Interface {
-			return builtin.PodTopologyLabels(func(ctx context.Context, name string) (*corev1.Node, error) { return s.node(ctx, name) })
-		})},
+		{"PodTopologyLabels", always(func() admission.Interface { return builtin.PodTopologyLabels(node) })},
 		{"PodSecurity", func() (admission.Interface, error) {
 			return builtin.PodSecurity(func(ctx context.Context, name string) (*corev1.Namespace, error) { return s.namespace(ctx, name) })
 		}},
@@ -111,6 +140,7 @@ func (s *Server) builtin() []plugin {
 		{"CertificateApproval", always(func() admission.Interface { return builtin.CertificateApproval(s.authz) })},
 		{"CertificateSigning", always(func() admission.Interface { return builtin.CertificateSigning(s.authz) })},
 		{"DefaultIngressClass", always(builtin.DefaultIngressClass)},
+		{"PodResizeValidator", always(func() admission.Interface { return builtin.PodResizeValidator(node) })},
 	}
 }
 
@@ -130,9 +160,9 @@ func (s *Server) initializer(ctx context.Context, client kubernetes.Interface, s
 	if err != nil {
 		return nil, fmt.Errorf("client of policies' parameters: %w", err)
 	}
-	kinds := restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(client.Discovery()))
+	s.kinds = restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(client.Discovery()))
 	all := admission.PluginInitializers{
-		initializer.New(client, params, shared, s.authz, utilfeature.DefaultFeatureGate, newVersion(), ctx.Done(), kinds),
+		initializer.New(client, params, shared, s.authz, utilfeature.DefaultFeatureGate, newVersion(), ctx.Done(), s.kinds),
 		webhookinit.NewPluginInitializer(s.toWebhooks, s),
 	}
 	return func(p admission.Interface) error {

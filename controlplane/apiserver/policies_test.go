@@ -75,6 +75,42 @@ func TestAdmissionPolicies(t *testing.T) {
 	}
 }
 
+// The kind of a policy's parameters may be defined after another policy had some.
+func TestAdmissionPoliciesWithNewKindsOfParameters(t *testing.T) {
+	in := must(start(t.TempDir()))(t)
+	defer func() {
+		if err := in.stop(); err != nil {
+			t.Error(err)
+		}
+	}()
+	ctx, admission := t.Context(), in.client.AdmissionregistrationV1()
+	ns := must(in.client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "hooked"}}, metav1.CreateOptions{}))(t).Name
+	enforce := func(p *admissionv1.ValidatingAdmissionPolicy, kind admissionv1.ParamKind, param string) {
+		p.Spec.ParamKind = &kind
+		must(admission.ValidatingAdmissionPolicies().Create(ctx, p, metav1.CreateOptions{}))(t)
+		bound := bindPolicy(p.Name, ns, admissionv1.Deny)
+		bound.Spec.ParamRef = &admissionv1.ParamRef{Name: param, Namespace: "default", ParameterNotFoundAction: ptr.To(admissionv1.DenyAction)}
+		must(admission.ValidatingAdmissionPolicyBindings().Create(ctx, bound, metav1.CreateOptions{}))(t)
+	}
+	must(in.client.CoreV1().ConfigMaps("default").Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "bad"}}, metav1.CreateOptions{}))(t)
+	enforce(mapsPolicy("first", admissionv1.Validation{Expression: "object.metadata.name != params.metadata.name", Message: "first says no"}), admissionv1.ParamKind{APIVersion: "v1", Kind: "ConfigMap"}, "bad")
+	until(t, "the first is in force", func() bool { return strings.Contains(refusedBad(t, in.client, ns).Error(), "first says no") })
+
+	gvr := define(t, in, "params.hawser.dev")
+	must(objectsOf(t, in, gvr, "default").Create(ctx, widget(gvr, "worse", map[string]any{"size": "small"}), metav1.CreateOptions{}))(t)
+	enforce(mapsPolicy("second", admissionv1.Validation{Expression: "object.metadata.name != params.metadata.name", Message: "second says no"}), admissionv1.ParamKind{APIVersion: gvr.GroupVersion().String(), Kind: "Widget"}, "worse")
+	until(t, "the second is in force", func() bool {
+		_, err := makeMap(t, in.client, ns, "worse")
+		if err == nil {
+			err = in.client.CoreV1().ConfigMaps(ns).Delete(ctx, "worse", metav1.DeleteOptions{})
+		}
+		return err != nil && strings.Contains(err.Error(), "second says no")
+	})
+	if _, err := makeMap(t, in.client, ns, "fine"); err != nil {
+		t.Error(err)
+	}
+}
+
 // What could never work is refused when it is made.
 func TestAdmissionPoliciesAreChecked(t *testing.T) {
 	admission := shared.client.AdmissionregistrationV1()

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/version"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
@@ -24,6 +25,7 @@ import (
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/restmapper"
 	basecompat "k8s.io/component-base/compatibility"
 	"k8s.io/component-base/configz"
 
@@ -64,6 +66,8 @@ type Server struct {
 	hasQuota func(ctx context.Context, namespace string) (bool, error)
 	// objects are what a service leads to; set likewise.
 	objects Getters
+	// kinds are those that parameters of policies can have; set likewise.
+	kinds *restmapper.DeferredDiscoveryRESTMapper
 }
 
 // New checks cfg, and the files that it names. It starts nothing.
@@ -230,6 +234,10 @@ func (s *Server) run(ctx, watching context.Context, serve func(context.Context) 
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return s.cfg.Files.Run(ctx) })
 	group.Go(func() error {
+		wait.UntilWithContext(ctx, s.kinds.ResetWithContext, s.cfg.BuiltinPeriod)
+		return nil
+	})
+	group.Go(func() error {
 		defer shared.Shutdown()
 		if err := serve(serveCtx); err != nil {
 			return fmt.Errorf("apiserver: %w", err)
@@ -263,6 +271,7 @@ func (s *Server) genericConfig(codecs serializer.CodecFactory, names *openapinam
 	c.PublicAddress = s.cfg.AdvertiseAddress.AsSlice()
 	c.Authentication.Authenticator = s.authn
 	c.Authentication.APIAudiences = s.audiences()
+	c.Authentication.RequestHeaderConfig = s.cfg.proxyHeaders()
 	c.Authorization.Authorizer = throttling(s.authz)
 	c.BuildHandlerChainFunc = throttled
 	c.LongRunningFunc = longRunning()

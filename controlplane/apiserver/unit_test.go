@@ -186,7 +186,7 @@ func TestConfigErrors(t *testing.T) {
 func TestAdmissionPlugins(t *testing.T) {
 	all := AdmissionPlugins()
 	if want := "NamespaceLifecycle TaintNodesByCondition ServiceAccount LimitRanger Priority DefaultTolerationSeconds PodTopologyLabels PodSecurity DefaultStorageClass RuntimeClass " +
-		"CertificateApproval CertificateSigning DefaultIngressClass MutatingAdmissionWebhook ValidatingAdmissionPolicy ValidatingAdmissionWebhook ResourceQuota"; strings.Join(all, " ") != want {
+		"CertificateApproval CertificateSigning DefaultIngressClass PodResizeValidator MutatingAdmissionWebhook ValidatingAdmissionPolicy ValidatingAdmissionWebhook ResourceQuota"; strings.Join(all, " ") != want {
 		t.Errorf("%q", all)
 	}
 	s := &Server{cfg: Config{DisabledAdmission: slices.DeleteFunc(all, func(name string) bool { return name == "Priority" })}}

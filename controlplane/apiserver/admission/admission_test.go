@@ -138,6 +138,37 @@ func TestPriority(t *testing.T) {
 	}
 }
 
+// There is one default: of two, pods would get either.
+func TestOneDefaultPriorityClass(t *testing.T) {
+	type class = *schedulingv1.PriorityClass
+	named := func(name string, byDefault bool) class {
+		return &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: name}, GlobalDefault: byDefault}
+	}
+	p := Priority().(*priority)
+	p.SetExternalKubeClientSet(fake.NewSimpleClientset(named("usual", true), named("other", false)))
+	for _, c := range []struct {
+		name    string
+		is, was class
+		refused bool
+	}{
+		{"another", named("another", false), nil, false},
+		{"another default", named("another", true), nil, true},
+		{"one becomes it", named("other", true), named("other", false), true},
+		{"the default is written again", named("usual", true), named("usual", true), false},
+		{"one of two that there are already", named("other", true), named("other", true), false},
+		{"it ends to be it", named("usual", false), named("usual", true), false},
+	} {
+		op, old := admission.Create, runtime.Object(nil)
+		if c.was != nil {
+			op, old = admission.Update, c.was
+		}
+		err := p.Validate(t.Context(), attributes(c.is, old, schedulingv1.SchemeGroupVersion.WithResource("priorityclasses"), "", op), nil)
+		if refused := apierrors.IsForbidden(err) && strings.Contains(err.Error(), "PriorityClass usual is already marked as default"); refused != c.refused || err != nil && !refused {
+			t.Errorf("%s: %v", c.name, err)
+		}
+	}
+}
+
 // A pod that is written anew without its priority keeps it, and one that gives
 // another is left to validation, which refuses it.
 func TestPriorityIsKept(t *testing.T) {

@@ -20,7 +20,8 @@ import (
 
 // Priority turns a pod's priority class into the number and the preemption policy
 // that schedulers read, and refuses pods that give a number of their own. A pod that
-// is written anew without them keeps both; to change them is not its to allow.
+// is written anew without them keeps both; to change them is not its to allow. It
+// refuses a second default class.
 func Priority() admission.Interface {
 	p := &priority{}
 	p.pods = onPods(p.resolve, admission.Create, admission.Update)
@@ -83,6 +84,31 @@ func (p *priority) resolve(ctx context.Context, a admission.Attributes, pod *cor
 	return nil
 }
 
+// Validate implements admission.ValidationInterface. It asks the server: the cache may not know
+// a class that was just made.
+func (p *priority) Validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+	if a.GetResource().GroupResource() != schedulingv1.Resource("priorityclasses") || a.GetSubresource() != "" {
+		return nil
+	}
+	class, ok := a.GetObject().(*schedulingv1.PriorityClass)
+	if !ok {
+		return apierrors.NewBadRequest(fmt.Sprintf("not a PriorityClass: %T", a.GetObject()))
+	}
+	if old, ok := a.GetOldObject().(*schedulingv1.PriorityClass); !class.GlobalDefault || ok && old.GlobalDefault {
+		return nil
+	}
+	all, err := p.client.SchedulingV1().PriorityClasses().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return fault("priority classes", err)
+	}
+	for i := range all.Items {
+		if other := &all.Items[i]; other.GlobalDefault && other.Name != class.Name {
+			return admission.NewForbidden(a, fmt.Errorf("PriorityClass %v is already marked as default. Only one default can exist", other.Name))
+		}
+	}
+	return nil
+}
+
 // keep gives pod what it leaves out and had before.
 func keep(a admission.Attributes, pod *corev1.Pod) {
 	old, ok := a.GetOldObject().(*corev1.Pod)
@@ -113,8 +139,8 @@ func (p *priority) classOf(ctx context.Context, pod *corev1.Pod) (*schedulingv1.
 	}
 	var found *schedulingv1.PriorityClass
 	for _, c := range all {
-		// Two defaults are a mistake that may happen; the lower one is the
-		// less harmful.
+		// Two that are made at the same time can both be the default; the lower one is
+		// the less harmful.
 		if c.GlobalDefault && (found == nil || c.Value < found.Value) {
 			found = c
 		}

@@ -102,6 +102,9 @@ func TestInitContainers(t *testing.T) {
 		return &corev1.Probe{SuccessThreshold: 1, ProbeHandler: corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt32(1)}}}
 	}
 	setup := func(p pod) *corev1.Container { return &p.Spec.InitContainers[0] }
+	resizing := func(p pod, policy corev1.ResourceResizeRestartPolicy) {
+		setup(p).ResizePolicy = []corev1.ContainerResizePolicy{{ResourceName: "cpu", RestartPolicy: policy}}
+	}
 	mutate(t, goodPod(t), validatePod, []mutation[pod]{
 		{"no name", func(p pod) { setup(p).Name = "" }, bad("spec.initContainers[0].name: Required value")},
 		{
@@ -122,6 +125,15 @@ func TestInitContainers(t *testing.T) {
 			setup(p).RestartPolicy = ptr(corev1.ContainerRestartPolicyAlways)
 			setup(p).LivenessProbe = &corev1.Probe{SuccessThreshold: 2, ProbeHandler: probe().ProbeHandler}
 		}, bad("spec.initContainers[0].livenessProbe.successThreshold: Invalid value: 2: must be 1")},
+		{"resize policy", func(p pod) { resizing(p, corev1.NotRequired) }, nil},
+		{
+			"restart to resize", func(p pod) { resizing(p, corev1.RestartContainer) },
+			bad("spec.initContainers[0].resizePolicy[0].restartPolicy: Invalid value: \"RestartContainer\": must not be set to 'RestartContainer' for non-sidecar initContainers"),
+		},
+		{"sidecar that restarts to resize", func(p pod) {
+			setup(p).RestartPolicy = ptr(corev1.ContainerRestartPolicyAlways)
+			resizing(p, corev1.RestartContainer)
+		}, nil},
 		{"host port twice", func(p pod) {
 			setup(p).Ports = []corev1.ContainerPort{{ContainerPort: 1, HostPort: 1, Protocol: "TCP"}, {ContainerPort: 1, HostPort: 1, Protocol: "TCP"}}
 		}, bad("spec.initContainers[0].ports[1].hostPort: Duplicate value")},

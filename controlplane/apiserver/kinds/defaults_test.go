@@ -91,7 +91,7 @@ func TestDefaults(t *testing.T) {
 		{
 			"pod with resources of its own", &corev1.Pod{}, &corev1.Pod{},
 			`{spec: {resources: {limits: {cpu: "2", memory: 1Gi}}, containers: [{image: "i:1", resources: {requests: {cpu: 500m}}}, {image: "i:1", resources: {requests: {cpu: 250m}}}]}}`,
-			`{spec: {enableServiceLinks: true, ` + podRest + `, resources: {limits: {cpu: "2", memory: 1Gi}, requests: {cpu: 750m, memory: 1Gi}},
+			`{spec: {enableServiceLinks: true, ` + podRest + `, resources: {limits: {cpu: "2", memory: 1Gi}},
 				containers: [{image: "i:1", resources: {requests: {cpu: 500m}}, ` + containerRest + `}, {image: "i:1", resources: {requests: {cpu: 250m}}, ` + containerRest + `}]}}`,
 		},
 		{

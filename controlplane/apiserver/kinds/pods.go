@@ -50,6 +50,7 @@ func podFields(p *corev1.Pod) fields.Set {
 }
 
 func newPod(_ context.Context, p *corev1.Pod) {
+	defaultPodLevel(&p.Spec)
 	p.Status = corev1.PodStatus{Phase: corev1.PodPending, QOSClass: QOSClass(p)}
 	if len(p.Spec.SchedulingGates) > 0 {
 		p.Status.Conditions = []corev1.PodCondition{{
@@ -64,9 +65,13 @@ func newPod(_ context.Context, p *corev1.Pod) {
 	p.Spec.DeprecatedServiceAccount = p.Spec.ServiceAccountName
 }
 
-// updatePod: ephemeral containers have a subresource of their own.
+// updatePod: ephemeral containers have a subresource of their own. Clients that do not know of the
+// resources of the pod as a whole leave them out.
 func updatePod(_ context.Context, p, old *corev1.Pod) {
 	p.Spec.EphemeralContainers = old.Spec.EphemeralContainers
+	if p.Spec.Resources == nil {
+		p.Spec.Resources = old.Spec.Resources.DeepCopy()
+	}
 }
 
 // podStatus keeps what kubelets have been known to write by mistake, and what

@@ -140,9 +140,10 @@ func (r legacyBindingREST) Create(ctx context.Context, obj runtime.Object, valid
 	return r.bindingREST.Create(ctx, m.GetName(), obj, validate, o)
 }
 
-// validatePodBinding checks a binding, which puts a pod on a node.
+// validatePodBinding checks a binding, which puts a pod on a node. The pod gets its annotations,
+// and is no mirror pod: those have a node when they are made.
 func validatePodBinding(b *corev1.Binding) field.ErrorList {
-	var errs field.ErrorList
+	errs := mirrorUnchanged(b.Annotations, nil)
 	if k := b.Target.Kind; k != "" && k != "Node" {
 		errs = append(errs, field.NotSupported(field.NewPath("target", "kind"), k, []string{"Node", "<empty>"}))
 	}

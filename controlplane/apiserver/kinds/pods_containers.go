@@ -82,6 +82,12 @@ func (c *podContext) initContainers(p *field.Path) field.ErrorList {
 			errs = append(errs, c.probes(ctr, at)...)
 			continue
 		}
+		for j, r := range ctr.ResizePolicy {
+			if restarts(r) {
+				errs = append(errs, younger(field.Invalid(at.Child("resizePolicy").Index(j).Child("restartPolicy"), string(r.RestartPolicy),
+					"must not be set to 'RestartContainer' for non-sidecar initContainers"))...)
+			}
+		}
 		const msg = "may not be set for init containers without restartPolicy=Always"
 		for _, f := range []struct {
 			name string

@@ -7,7 +7,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
-	resourcehelper "k8s.io/component-helpers/resource"
 )
 
 // Defaults of a probe, in seconds or attempts.
@@ -32,7 +31,6 @@ func defaultPod(o *corev1.Pod) {
 	for i := range o.Spec.Containers {
 		requestsFromLimits(&o.Spec.Containers[i].Resources)
 	}
-	podLevelRequests(o)
 	setPtr(&o.Spec.EnableServiceLinks, corev1.DefaultEnableServiceLinks)
 	if o.Spec.HostNetwork {
 		defaultHostPorts(o.Spec.InitContainers)
@@ -179,33 +177,6 @@ func requestsFromLimits(r *corev1.ResourceRequirements) {
 			r.Requests = make(corev1.ResourceList, len(r.Limits))
 		}
 		r.Requests[name] = limit.DeepCopy()
-	}
-}
-
-// podLevelRequests fills the requests of a pod that states resources for
-// itself as a whole: first from the sum of its containers' requests, then from
-// its own limits (KEP-2837).
-func podLevelRequests(o *corev1.Pod) {
-	r := o.Spec.Resources
-	if r == nil || len(r.Limits) == 0 && len(r.Requests) == 0 {
-		return
-	}
-	requests := r.Requests.DeepCopy()
-	if requests == nil {
-		requests = corev1.ResourceList{}
-	}
-	for name, q := range resourcehelper.AggregateContainerRequests(o, resourcehelper.PodResourcesOptions{}) {
-		if _, ok := requests[name]; !ok && resourcehelper.IsSupportedPodLevelResource(name) {
-			requests[name] = q.DeepCopy()
-		}
-	}
-	for name, q := range r.Limits {
-		if _, ok := requests[name]; !ok {
-			requests[name] = q.DeepCopy()
-		}
-	}
-	if len(requests) > 0 {
-		r.Requests = requests
 	}
 }
 

@@ -4,6 +4,7 @@ package kinds
 
 import (
 	"context"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -19,9 +20,12 @@ func (s resizeStrategy) PrepareForUpdate(_ context.Context, obj, old runtime.Obj
 	p, was := obj.(*corev1.Pod), old.(*corev1.Pod)
 	asked := p.Spec
 	p.Spec, p.Status = *was.Spec.DeepCopy(), was.Status
-	p.Spec.Resources = asked.Resources
+	if asked.Resources != nil { // clients that do not know of them leave them out
+		p.Spec.Resources = asked.Resources
+	}
 	resize(p.Spec.Containers, asked.Containers)
 	resize(p.Spec.InitContainers, asked.InitContainers)
+	defaultPodLevel(&p.Spec)
 	s.bump(p, was)
 }
 
@@ -61,8 +65,15 @@ func validatePodResize(pod, old *corev1.Pod) field.ErrorList {
 		errs = append(errs, field.Forbidden(spec, "Pod running on node without support for resize"))
 	}
 	errs = append(errs, podResized(pod, old, spec.Child("resources"))...)
-	errs = append(errs, resized(pod.Spec.Containers, old.Spec.Containers, spec.Child("containers"), true)...)
-	return append(errs, resized(pod.Spec.InitContainers, old.Spec.InitContainers, spec.Child("initContainers"), false)...)
+	errs = append(errs, resized(pod.Spec.Containers, old.Spec.Containers, spec.Child("containers"))...)
+	at := spec.Child("initContainers")
+	errs = append(errs, resized(pod.Spec.InitContainers, old.Spec.InitContainers, at)...)
+	for i := range pod.Spec.InitContainers {
+		if c := &pod.Spec.InitContainers[i]; !isSidecar(c) && !equal(c, &old.Spec.InitContainers[i]) && slices.ContainsFunc(c.ResizePolicy, restarts) {
+			errs = append(errs, field.Forbidden(at.Index(i), "non-sidecar init containers with a resize policy of RestartContainer cannot be resized"))
+		}
+	}
+	return errs
 }
 
 // resizable tells whether the pod's node can resize it: one that can says what a container
@@ -77,9 +88,11 @@ func resizable(pod *corev1.Pod) bool {
 
 // runs is the status of a container of pod that runs, nil for none.
 func runs(pod *corev1.Pod) *corev1.ContainerStatus {
-	for i := range pod.Status.ContainerStatuses {
-		if s := &pod.Status.ContainerStatuses[i]; s.State.Running != nil {
-			return s
+	for _, list := range [][]corev1.ContainerStatus{pod.Status.ContainerStatuses, pod.Status.InitContainerStatuses} {
+		for i := range list {
+			if list[i].State.Running != nil {
+				return &list[i]
+			}
 		}
 	}
 	return nil
@@ -104,21 +117,18 @@ func podResized(pod, old *corev1.Pod, p *field.Path) field.ErrorList {
 	return mutable(now, was, p)
 }
 
-// resized checks the resources of containers, which are in the same order as before. all says
-// that each of them may have others, not only those that are restarted always.
-func resized(list, before []corev1.Container, p *field.Path, all bool) field.ErrorList {
+// resized checks the resources of containers, which are in the same order as before.
+func resized(list, before []corev1.Container, p *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	for i := range list {
-		now, was, at := &list[i].Resources, &before[i].Resources, p.Index(i).Child("resources")
-		if !all && (list[i].RestartPolicy == nil || *list[i].RestartPolicy != corev1.ContainerRestartPolicyAlways) {
-			if !equal(*now, *was) {
-				errs = append(errs, field.Forbidden(at, "resources for non-sidecar init containers are immutable"))
-			}
-			continue
-		}
-		errs = append(errs, mutable(now, was, at)...)
+		errs = append(errs, mutable(&list[i].Resources, &before[i].Resources, p.Index(i).Child("resources"))...)
 	}
 	return errs
+}
+
+// restarts tells whether a container is restarted to be resized.
+func restarts(p corev1.ContainerResizePolicy) bool {
+	return p.RestartPolicy == corev1.RestartContainer
 }
 
 // mutable checks that of the resources was only cpu and memory are others now, and none is left out.

@@ -18,7 +18,7 @@ import (
 func validatePodUpdate(pod, old *corev1.Pod) field.ErrorList {
 	spec := field.NewPath("spec")
 	errs := podItself(pod)
-	errs = append(errs, mirrorUnchanged(pod, old)...)
+	errs = append(errs, mirrorUnchanged(pod.Annotations, old.Annotations)...)
 	errs = append(errs, containersUpdate(pod.Spec.Containers, old.Spec.Containers, spec.Child("containers"))...)
 	errs = append(errs, containersUpdate(pod.Spec.InitContainers, old.Spec.InitContainers, spec.Child("initContainers"))...)
 	errs = append(errs, deadlineUpdate(pod.Spec.ActiveDeadlineSeconds, old.Spec.ActiveDeadlineSeconds, spec.Child("activeDeadlineSeconds"))...)
@@ -71,10 +71,10 @@ func containersUpdate(list, old []corev1.Container, p *field.Path) field.ErrorLi
 	return nil
 }
 
-func mirrorUnchanged(pod, old *corev1.Pod) field.ErrorList {
+func mirrorUnchanged(annotations, old map[string]string) field.ErrorList {
 	p := field.NewPath("metadata", "annotations").Key(corev1.MirrorPodAnnotationKey)
-	now, is := pod.Annotations[corev1.MirrorPodAnnotationKey]
-	then, was := old.Annotations[corev1.MirrorPodAnnotationKey]
+	now, is := annotations[corev1.MirrorPodAnnotationKey]
+	then, was := old[corev1.MirrorPodAnnotationKey]
 	switch {
 	case is && !was:
 		return field.ErrorList{field.Forbidden(p, "may not add mirror pod annotation")}

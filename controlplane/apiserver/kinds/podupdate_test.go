@@ -250,6 +250,8 @@ func TestValidatePodBinding(t *testing.T) {
 		{"no kind", func(b binding) { b.Target.Kind = "" }, nil},
 		{"kind", func(b binding) { b.Target.Kind = "Pod" }, bad(`target.kind: Unsupported value: "Pod": supported values: "Node", "<empty>"`)},
 		{"no name", func(b binding) { b.Target.Name = "" }, bad("target.name: Required value")},
+		{"annotations", func(b binding) { b.Annotations = map[string]string{"a": "b"} }, nil},
+		{"a mirror pod", func(b binding) { b.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "x"} }, bad("metadata.annotations[kubernetes.io/config.mirror]: Forbidden: may not add mirror pod annotation")},
 	})
 }
 
@@ -340,9 +342,23 @@ func TestValidatePodResize(t *testing.T) {
 		{"no request", func(p pod) { delete(web(p).Resources.Requests, "cpu") }, bad(at + ".requests: Forbidden: resource requests cannot be removed")},
 		{"no limit", func(p pod) { delete(web(p).Resources.Limits, "memory") }, bad(at + ".limits: Forbidden: resource limits cannot be removed")},
 		{"storage", func(p pod) { web(p).Resources.Requests = of("1", "1Gi", "2Gi") }, bad(at + ": Forbidden: only cpu and memory resources are mutable")},
-		{"init container", func(p pod) {
-			p.Spec.InitContainers[0].Resources.Requests = of("1", "1Gi", "1Gi")
-		}, bad("spec.initContainers[0].resources: Forbidden: resources for non-sidecar init containers are immutable")},
+		{"init container", func(p pod) { p.Spec.InitContainers[0].Resources.Requests = list("cpu", "1", "memory", "1Gi") }, nil},
+		{
+			"storage of an init container", func(p pod) { p.Spec.InitContainers[0].Resources.Requests = list("ephemeral-storage", "1Gi") },
+			bad("spec.initContainers[0].resources: Forbidden: only cpu and memory resources are mutable"),
+		},
+	})
+	restarted := func() pod {
+		p := fresh()
+		p.Spec.InitContainers[0].ResizePolicy = []corev1.ContainerResizePolicy{{ResourceName: "cpu", RestartPolicy: corev1.NotRequired}, {ResourceName: "memory", RestartPolicy: corev1.RestartContainer}}
+		return p
+	}
+	mutateUpdate(t, restarted, validatePodResize, []mutation[pod]{
+		{"another", func(p pod) { web(p).Resources.Requests = of("1.5", "1Gi", "1Gi") }, nil},
+		{
+			"init container that would restart", func(p pod) { p.Spec.InitContainers[0].Resources.Requests = list("cpu", "1") },
+			bad("spec.initContainers[0]: Forbidden: non-sidecar init containers with a resize policy of RestartContainer cannot be resized"),
+		},
 	})
 	for name, tt := range map[string]struct {
 		change func(pod)
@@ -352,6 +368,9 @@ func TestValidatePodResize(t *testing.T) {
 		"a static pod":                {func(p pod) { p.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "x"} }, "static pods cannot be resized"},
 		"a pod of windows":            {func(p pod) { p.Spec.OS = &corev1.PodOS{Name: corev1.Windows} }, "windows pods cannot be resized"},
 		"a pod without a node":        {func(p pod) { p.Status = corev1.PodStatus{} }, ""},
+		"a pod that initializes": {func(p pod) {
+			p.Spec.NodeName, p.Status = "n", corev1.PodStatus{InitContainerStatuses: p.Status.ContainerStatuses}
+		}, ""},
 		"a pod that waits on its node": {func(p pod) {
 			p.Spec.NodeName, p.Status = "n", corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{Name: "web"}}}
 		}, "spec: Forbidden: Pod running on node without support for resize"},

@@ -140,7 +140,7 @@ func TestStoredBeforeSuchRules(t *testing.T) {
 		{
 			schema.GroupKind{Group: appsv1.GroupName, Kind: "Deployment"},
 			defaulted[appsv1.Deployment](t, `{metadata: {name: d, resourceVersion: "1"}, spec: {selector: {matchLabels: {a: b}}, template: {metadata: {labels: {a: b}, annotations: {controller.kubernetes.io/pod-deletion-cost: "+1"}},
-				spec: {hostAliases: [{ip: 010.0.0.1}], containers: [{name: c, image: i, env: [{name: A, valueFrom: {fileKeyRef: {volumeName: v, path: p, key: k}}}], resources: {limits: {cpu: 1, hugepages-2Mi: 3Mi}}}]}}}}`),
+				spec: {hostAliases: [{ip: 010.0.0.1}], initContainers: [{name: i, image: i, resizePolicy: [{resourceName: cpu, restartPolicy: RestartContainer}]}], containers: [{name: c, image: i, env: [{name: A, valueFrom: {fileKeyRef: {volumeName: v, path: p, key: k}}}], resources: {limits: {cpu: 1, hugepages-2Mi: 3Mi}}}]}}}}`),
 		},
 		{
 			schema.GroupKind{Kind: "LimitRange"},
