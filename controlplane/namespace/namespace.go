@@ -87,7 +87,12 @@ func (c *Controller) Run(ctx context.Context) error {
 	q := loop.NewQueue(loop.Config[string]{
 		Name: c.Name(), Do: c.sync, Workers: c.cfg.Workers, MaxDelay: maxRecheck, Log: c.log,
 	})
-	stop, err := loop.Watch(c.inf, func(name string) { q.AddAfter(name, c.cfg.Grace) })
+	stop, err := loop.Watch(c.inf, func(name string) {
+		// A look that a change before the deletion asked for would be too early.
+		if ns, err := c.namespaces.Get(name); err == nil && ns.DeletionTimestamp != nil {
+			q.AddAfter(name, c.cfg.Grace)
+		}
+	})
 	if err != nil {
 		return err
 	}

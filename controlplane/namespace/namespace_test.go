@@ -300,6 +300,12 @@ func TestLateObjectGoes(t *testing.T) {
 				defer b.stop()
 				if ns.DeletionTimestamp == nil {
 					b.after(time.Minute)
+					changed := ns.DeepCopy()
+					changed.Labels = map[string]string{"changed": "lately"}
+					if _, err := b.client.CoreV1().Namespaces().Update(t.Context(), changed, metav1.UpdateOptions{}); err != nil {
+						t.Fatal(err)
+					}
+					b.after(DefaultGrace - time.Second)
 					if _, err := b.client.CoreV1().Namespaces().Update(t.Context(), terminating(), metav1.UpdateOptions{}); err != nil {
 						t.Fatal(err)
 					}
