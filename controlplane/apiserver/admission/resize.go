@@ -3,6 +3,7 @@
 package admission
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,7 +12,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/version"
 	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/component-helpers/nodedeclaredfeatures"
 	resourcehelper "k8s.io/component-helpers/resource"
 )
 
@@ -22,12 +25,16 @@ const (
 )
 
 // PodResizeValidator refuses a resize after which a pod requests more CPU or memory than is
-// allocatable on its node, and one of a pod whose node does not run Linux.
+// allocatable on its node, one of a pod whose node does not run Linux, and one that needs a feature
+// that the node does not declare, as Kubernetes' NodeDeclaredFeatureValidator does.
 //
 // Node returns a node; it is asked for each such request, and may answer from memory.
 func PodResizeValidator(node func(ctx context.Context, name string) (*corev1.Node, error)) admission.Interface {
 	return &podResize{Handler: admission.NewHandler(admission.Update), node: node}
 }
+
+// declaredSince is the version of Kubernetes whose features are asked for.
+var declaredSince = version.MajorMinor(1, 37)
 
 type podResize struct {
 	*admission.Handler
@@ -54,6 +61,9 @@ func (r *podResize) Validate(ctx context.Context, a admission.Attributes, _ admi
 	if err != nil {
 		return fault("node "+pod.Spec.NodeName, err)
 	}
+	if lacks, err := undeclared(pod, old, node); err != nil || lacks != "" {
+		return admission.NewForbidden(a, cmp.Or(err, fmt.Errorf("pod update requires features %s which are not available on node %q", lacks, node.Name)))
+	}
 	if os, ok := node.Labels[corev1.LabelOSStable]; ok && os != "linux" {
 		return resizeForbidden(a, causeUnsupportedPlatform, fmt.Errorf("pod resize is only supported on linux nodes, node %q is %q", node.Name, os))
 	}
@@ -61,6 +71,21 @@ func (r *podResize) Validate(ctx context.Context, a admission.Attributes, _ admi
 		return resizeForbidden(a, causeNodeCapacity, errors.New("node didn't have enough allocatable resources: "+lacks))
 	}
 	return nil
+}
+
+// undeclared names the features that the change needs and node does not declare; empty for none.
+func undeclared(pod, old *corev1.Pod, node *corev1.Node) (string, error) {
+	features := nodedeclaredfeatures.DefaultFramework
+	needs, err := features.InferForPodUpdate(
+		&nodedeclaredfeatures.PodInfo{Spec: &old.Spec, Status: &old.Status}, &nodedeclaredfeatures.PodInfo{Spec: &pod.Spec, Status: &pod.Status}, declaredSince)
+	if err != nil {
+		return "", fmt.Errorf("failed to infer pod capability requirements: %w", err)
+	}
+	match, err := features.MatchNode(needs, node)
+	if err != nil {
+		return "", fmt.Errorf("failed to match pod requirements against node %q: %w", node.Name, err)
+	}
+	return strings.Join(match.UnsatisfiedRequirements, ", "), nil
 }
 
 // lacking says of what pod requests more than allocatable; empty for nothing.

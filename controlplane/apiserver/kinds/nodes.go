@@ -12,6 +12,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -232,10 +233,14 @@ func nodeAddress(o *corev1.Node, t corev1.NodeAddressType) string {
 	return none
 }
 
-// RememberedNode reads nodes from the watch cache of store, which may be a moment behind.
+// RememberedNode reads nodes from the watch cache of store, which may be a moment behind. One that is
+// not in there yet is read from the store.
 func RememberedNode(store *genericregistry.Store) func(ctx context.Context, name string) (*corev1.Node, error) {
 	return func(ctx context.Context, name string) (*corev1.Node, error) {
 		obj, err := store.Get(ctx, name, &metav1.GetOptions{ResourceVersion: "0"})
+		if apierrors.IsNotFound(err) {
+			obj, err = store.Get(ctx, name, &metav1.GetOptions{})
+		}
 		if err != nil {
 			return nil, err
 		}
