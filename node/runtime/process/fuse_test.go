@@ -5,6 +5,7 @@ package process
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -288,6 +289,39 @@ func TestReadOnlyRootBesideFUSE(t *testing.T) {
 			t.Errorf("got %q", got)
 		}
 	})
+}
+
+// TestFUSEInPrivateDirectory: an agent that is not root starts containers while another user has a file
+// system in a directory that only that user may enter.
+func TestFUSEInPrivateDirectory(t *testing.T) {
+	if !inOwnMounts(t) {
+		return
+	}
+	if probe(t.Context(), Config{DataDir: t.TempDir()}, UserNamespace) != nil {
+		t.Skip("SKIPPED: no user namespaces")
+	}
+	const nobody = 65534
+	f := mountFUSE(t, "/mnt")
+	private := filepath.Dir(f.dir)
+	dir, err := os.MkdirTemp("/tmp", "hawser-test-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	if err := errors.Join(os.Chmod(private, 0o700), os.Chmod(filepath.Dir(private), 0o755), os.Chown(dir, nobody, nobody)); err != nil {
+		t.Fatal(err)
+	}
+	a := startAgent(t, agentOptions{dir: dir, uid: nobody, iso: UserNamespace})
+	for i, readOnly := range []bool{false, true} {
+		c := runtime.Container{
+			Pod: testPod, Name: "c", Attempt: i, Argv: []string{"true"}, LogPath: filepath.Join(dir, "log"),
+			Security: runtime.Security{ReadOnlyRoot: readOnly},
+		}
+		if ans := a.start(t, c); ans.Err != "" {
+			t.Errorf("read-only root %t: %s", readOnly, ans.Err)
+		}
+	}
+	a.end(t)
 }
 
 // TestStopBesideStuckContainer: a process of a container that cannot be killed does not keep the
