@@ -3,6 +3,7 @@ package pods
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -13,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
+	k8sruntime "k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
 
 	"github.com/hawser-project/hawser/auth/apiclient/apiclienttest"
@@ -90,6 +92,33 @@ func TestHostPathSwapped(t *testing.T) {
 				seen[c.ID] = true
 			}
 		}
+	}
+}
+
+// TestHostPathInProc: a path that leads to another file in each process can be mounted.
+func TestHostPathInProc(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("SKIPPED: needs root")
+	}
+	dir := t.TempDir()
+	rt, _ := startProcesses(t, dir, process.Namespaces)
+	var pods []k8sruntime.Object
+	for name, path := range map[string]string{"a": "/etc/mtab", "b": "/proc/mounts", "c": "/proc/net"} {
+		pods = append(pods, newPod(name, func(p *corev1.Pod) {
+			p.Spec.Containers[0].Command = []string{"sleep", "1000"}
+			p.Spec.Volumes = []corev1.Volume{hostVolume(path)}
+			p.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "h", MountPath: "/tmp/h", ReadOnly: true}}
+		}))
+	}
+	r := running(t, Config{API: apiclienttest.From(fake.NewSimpleClientset(pods...)), Runtime: rt, Dir: dir})
+	for _, pod := range pods {
+		eventually(t, func() string {
+			p, err := r.Pod(t.Context(), idOf(pod.(*corev1.Pod)).NamespacedName, "")
+			if err != nil || len(p.Status.ContainerStatuses) != 1 || p.Status.ContainerStatuses[0].State.Running == nil {
+				return fmt.Sprintf("%v, %v", p, err)
+			}
+			return ""
+		})
 	}
 }
 
