@@ -15,6 +15,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -388,4 +389,66 @@ func TestAnswers(t *testing.T) {
 			t.Error(err)
 		}
 	}
+}
+
+// TestAnswersWithoutAsking: no process asks for a path that leads into no remote file system, however
+// slow the machine is. What it leads to is told by its symbolic links.
+func TestAnswersWithoutAsking(t *testing.T) {
+	if !inOwnMounts(t) {
+		return
+	}
+	f := mountFUSE(t, "/mnt")
+	dir, top := t.TempDir(), filepath.Dir(f.dir)
+	r := &Runtime{looks: newLooks(func(ctx context.Context, _ string) error {
+		<-ctx.Done()
+		return ctx.Err()
+	})}
+	here, there, loop := filepath.Join(dir, "here"), filepath.Join(dir, "there"), filepath.Join(dir, "loop")
+	up, err := filepath.Rel(dir, f.dir)
+	if err = errors.Join(err, os.Symlink(top, here), os.Symlink(up, there), os.Symlink("loop", loop)); err != nil {
+		t.Fatal(err)
+	}
+	f.hangs.Store(true)
+	for path, local := range map[string]bool{
+		dir: true, filepath.Join(dir, "missing/x"): true, top: true, here: true, "/etc/mtab": true, "/proc/mounts": true, "/": true,
+		f.dir: false, there: false, there + "/x": false, filepath.Join(here, "mount", "x"): false, here + "/../user/mount": false,
+		dir + "/missing/../there": false, "/proc/self/root" + f.dir: false, loop: false,
+	} {
+		if err := r.Answers(t.Context(), path); (err == nil) != local {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+}
+
+// TestAnswersToOthers: a caller that waits no longer gets the error of its context. It does not end the
+// look of another one for the same path.
+func TestAnswersToOthers(t *testing.T) {
+	if !inOwnMounts(t) {
+		return
+	}
+	f := mountFUSE(t, "/mnt")
+	synctest.Test(t, func(t *testing.T) {
+		reply := make(chan struct{})
+		r := &Runtime{looks: newLooks(func(ctx context.Context, _ string) error {
+			select {
+			case <-reply:
+				return nil
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		})}
+		got := make(chan error, 1)
+		go func() { got <- r.Answers(t.Context(), f.dir) }()
+		synctest.Wait()
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := r.Answers(ctx, f.dir); !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+		synctest.Wait()
+		close(reply)
+		if err := <-got; err != nil {
+			t.Error(err)
+		}
+	})
 }
