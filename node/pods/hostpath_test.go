@@ -167,6 +167,58 @@ func TestRefusedSubPathIsNotMade(t *testing.T) {
 	})
 }
 
+// TestPrivilegedHostPathIsMade: what is missing of a hostPath in a directory that containers do not see
+// is made for a privileged container, and for no other.
+func TestPrivilegedHostPathIsMade(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("SKIPPED: needs root")
+	}
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, memory.Options{})
+		own, hidden := filepath.Join(w.cfg.Dir, "own"), t.TempDir()
+		w.cfg.Hide = []string{hidden}
+		if err := os.Mkdir(own, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		w.start()
+		// mixed has a privileged container beside main, which is not.
+		for name, at := range map[string][2]string{
+			"below": {own, "below"}, "own": {filepath.Join(own, "a/b"), ""}, "hide": {filepath.Join(hidden, "certs"), ""},
+			"plain": {own, "plain"}, "plain2": {filepath.Join(hidden, "plain2"), ""}, "mixed": {own, "mixed"},
+		} {
+			w.create(newPod(name, func(p *corev1.Pod) {
+				c := &p.Spec.Containers[0]
+				p.Spec.Volumes = []corev1.Volume{hostVolume(at[0])}
+				c.VolumeMounts = []corev1.VolumeMount{{Name: "h", MountPath: "/h", SubPath: at[1]}}
+				if name == "mixed" {
+					p.Spec.Containers = append(p.Spec.Containers, *c.DeepCopy())
+					c = &p.Spec.Containers[1]
+					c.Name, c.VolumeMounts[0].SubPath = "other", ""
+				}
+				if !strings.HasPrefix(name, "plain") {
+					c.SecurityContext = &corev1.SecurityContext{Privileged: new(true)}
+				}
+			}))
+		}
+		advance(5 * time.Second)
+		for _, name := range []string{"below", "own", "hide"} {
+			w.wantState(name, "main", "Running")
+		}
+		w.wantState("plain", "main", "Waiting CreateContainerConfigError")
+		w.wantState("plain2", "main", "Waiting ContainerCreating")
+		w.wantState("mixed", "main", "Waiting CreateContainerConfigError")
+		w.wantState("mixed", "other", "Running")
+		for path, want := range map[string]bool{
+			own + "/below": true, own + "/a/b": true, hidden + "/certs": true, own + "/plain": false, hidden + "/plain2": false, own + "/mixed": false,
+		} {
+			if _, err := os.Stat(path); (err == nil) != want {
+				t.Errorf("%s: %v", path, err)
+			}
+		}
+		w.stop()
+	})
+}
+
 // TestHostPathInHiddenDirectory: what containers do not see is no hostPath, by whatever name.
 func TestHostPathInHiddenDirectory(t *testing.T) {
 	dir := t.TempDir()
