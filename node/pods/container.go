@@ -137,20 +137,22 @@ func (w *worker) mounts(ctx context.Context, pod *corev1.Pod, c *corev1.Containe
 				return nil, err
 			}
 		}
+		real := ""
 		if at := hostPathOf(pod, m.Name); at != "" {
-			if err := w.r.cfg.Answers(ctx, filepath.Join(at, sub)); err != nil {
+			err := w.r.cfg.Answers(ctx, filepath.Join(at, sub))
+			if err != nil {
 				return nil, fmt.Errorf("hostPath: %w", err)
+			}
+			// Before Resolve, which makes what is missing.
+			if c.SecurityContext == nil || !isTrue(c.SecurityContext.Privileged) {
+				if real, err = w.r.places.hostPathAllowed(filepath.Join(at, sub)); err != nil {
+					return nil, err
+				}
 			}
 		}
 		host, sub, err := w.volumes.Resolve(pod, m.Name, sub)
 		if err != nil {
 			return nil, err
-		}
-		real := ""
-		if hostPathOf(pod, m.Name) != "" && (c.SecurityContext == nil || !isTrue(c.SecurityContext.Privileged)) {
-			if real, err = w.r.places.hostPathAllowed(filepath.Join(host, sub)); err != nil {
-				return nil, err
-			}
 		}
 		path := m.MountPath
 		if !filepath.IsAbs(path) {

@@ -47,6 +47,14 @@ func (p places) hostPathAllowed(path string) (string, error) {
 	return real, nil
 }
 
+// mayMake is hostPathAllowed for a path that is missing. Privileged containers may use all paths.
+func (p places) mayMake(path string, privileged bool) (string, error) {
+	if privileged {
+		return resolved(path), nil
+	}
+	return p.hostPathAllowed(path)
+}
+
 // resolved returns path without symbolic links, also if its last parts do not exist. If they
 // cannot be told, they stay: making the volume or the mount returns the error.
 func resolved(path string) string {

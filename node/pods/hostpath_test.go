@@ -3,6 +3,7 @@ package pods
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -13,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
+	k8sruntime "k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
 
 	"github.com/hawser-project/hawser/auth/apiclient/apiclienttest"
@@ -93,6 +95,33 @@ func TestHostPathSwapped(t *testing.T) {
 	}
 }
 
+// TestHostPathInProc: a path that leads to another file in each process can be mounted.
+func TestHostPathInProc(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("SKIPPED: needs root")
+	}
+	dir := t.TempDir()
+	rt, _ := startProcesses(t, dir, process.Namespaces)
+	var pods []k8sruntime.Object
+	for name, path := range map[string]string{"a": "/etc/mtab", "b": "/proc/mounts", "c": "/proc/net"} {
+		pods = append(pods, newPod(name, func(p *corev1.Pod) {
+			p.Spec.Containers[0].Command = []string{"sleep", "1000"}
+			p.Spec.Volumes = []corev1.Volume{hostVolume(path)}
+			p.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "h", MountPath: "/tmp/h", ReadOnly: true}}
+		}))
+	}
+	r := running(t, Config{API: apiclienttest.From(fake.NewSimpleClientset(pods...)), Runtime: rt, Dir: dir})
+	for _, pod := range pods {
+		eventually(t, func() string {
+			p, err := r.Pod(t.Context(), idOf(pod.(*corev1.Pod)).NamespacedName, "")
+			if err != nil || len(p.Status.ContainerStatuses) != 1 || p.Status.ContainerStatuses[0].State.Running == nil {
+				return fmt.Sprintf("%v, %v", p, err)
+			}
+			return ""
+		})
+	}
+}
+
 // TestHostPathMountedElsewhere: a path at which the agent's directory, or a part of it, is mounted is
 // in the agent's directory. That of the logs is not.
 func TestHostPathMountedElsewhere(t *testing.T) {
@@ -135,6 +164,58 @@ func TestRefusedSubPathIsNotMade(t *testing.T) {
 		w.rt.Exit("victim", "main", 1)
 		advance(10 * time.Minute)
 		w.wantState("victim", "main", "Running")
+	})
+}
+
+// TestPrivilegedHostPathIsMade: what is missing of a hostPath in a directory that containers do not see
+// is made for a privileged container, and for no other.
+func TestPrivilegedHostPathIsMade(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("SKIPPED: needs root")
+	}
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, memory.Options{})
+		own, hidden := filepath.Join(w.cfg.Dir, "own"), t.TempDir()
+		w.cfg.Hide = []string{hidden}
+		if err := os.Mkdir(own, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		w.start()
+		// mixed has a privileged container beside main, which is not.
+		for name, at := range map[string][2]string{
+			"below": {own, "below"}, "own": {filepath.Join(own, "a/b"), ""}, "hide": {filepath.Join(hidden, "certs"), ""},
+			"plain": {own, "plain"}, "plain2": {filepath.Join(hidden, "plain2"), ""}, "mixed": {own, "mixed"},
+		} {
+			w.create(newPod(name, func(p *corev1.Pod) {
+				c := &p.Spec.Containers[0]
+				p.Spec.Volumes = []corev1.Volume{hostVolume(at[0])}
+				c.VolumeMounts = []corev1.VolumeMount{{Name: "h", MountPath: "/h", SubPath: at[1]}}
+				if name == "mixed" {
+					p.Spec.Containers = append(p.Spec.Containers, *c.DeepCopy())
+					c = &p.Spec.Containers[1]
+					c.Name, c.VolumeMounts[0].SubPath = "other", ""
+				}
+				if !strings.HasPrefix(name, "plain") {
+					c.SecurityContext = &corev1.SecurityContext{Privileged: new(true)}
+				}
+			}))
+		}
+		advance(5 * time.Second)
+		for _, name := range []string{"below", "own", "hide"} {
+			w.wantState(name, "main", "Running")
+		}
+		w.wantState("plain", "main", "Waiting CreateContainerConfigError")
+		w.wantState("plain2", "main", "Waiting ContainerCreating")
+		w.wantState("mixed", "main", "Waiting CreateContainerConfigError")
+		w.wantState("mixed", "other", "Running")
+		for path, want := range map[string]bool{
+			own + "/below": true, own + "/a/b": true, hidden + "/certs": true, own + "/plain": false, hidden + "/plain2": false, own + "/mixed": false,
+		} {
+			if _, err := os.Stat(path); (err == nil) != want {
+				t.Errorf("%s: %v", path, err)
+			}
+		}
+		w.stop()
 	})
 }
 

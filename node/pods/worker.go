@@ -145,7 +145,7 @@ func newWorker(r *Runner, pod *corev1.Pod, o workerOptions) *worker {
 		claims:     o.refused == nil,
 	}
 	w.inputs = newInputs(r.objects, r.places.inputs(id.UID), o.inputs)
-	w.volumes = volumes.New(r.places.pods(), w.inputs, r.places.hostPathAllowed, r.cfg.Answers)
+	w.volumes = volumes.New(r.places.pods(), w.inputs, r.places.mayMake, r.cfg.Answers)
 	w.allocatable = o.allocatable
 	w.isInit = map[string]bool{}
 	for i := range pod.Spec.InitContainers {

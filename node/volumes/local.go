@@ -146,7 +146,7 @@ func unmountBelow(dir string) error {
 
 // hostPath checks that the path has the type in src. For the types ...OrCreate it makes
 // the path. Without a type it makes a directory, as container runtimes do.
-func (s *Set) hostPath(ctx context.Context, src *corev1.HostPathVolumeSource) error {
+func (s *Set) hostPath(ctx context.Context, src *corev1.HostPathVolumeSource, privileged bool) error {
 	if !filepath.IsAbs(src.Path) {
 		return fmt.Errorf("hostPath %q is not absolute", src.Path)
 	}
@@ -159,7 +159,7 @@ func (s *Set) hostPath(ctx context.Context, src *corev1.HostPathVolumeSource) er
 	if src.Type != nil {
 		kind = *src.Type
 	}
-	if err := s.makeHostPath(src.Path, kind); err != nil {
+	if err := s.makeHostPath(src.Path, kind, privileged); err != nil {
 		return fmt.Errorf("hostPath: %w", err)
 	}
 	if kind == corev1.HostPathUnset {
@@ -177,7 +177,7 @@ func (s *Set) hostPath(ctx context.Context, src *corev1.HostPathVolumeSource) er
 	return nil
 }
 
-func (s *Set) makeHostPath(path string, kind corev1.HostPathType) error {
+func (s *Set) makeHostPath(path string, kind corev1.HostPathType, privileged bool) error {
 	if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
 		return nil // also if it cannot be read: hostPath's check returns the error
 	}
@@ -185,7 +185,7 @@ func (s *Set) makeHostPath(path string, kind corev1.HostPathType) error {
 	if !dir && kind != corev1.HostPathFileOrCreate {
 		return nil
 	}
-	real, err := s.real(path)
+	real, err := s.real(path, privileged)
 	if err != nil {
 		return fmt.Errorf("it does not exist and is not made: %w", err)
 	}

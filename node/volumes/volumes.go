@@ -57,16 +57,16 @@ func (e *SetupError) Unwrap() error { return e.Err }
 type Set struct {
 	dir     string
 	objects Objects
-	mayMake func(path string) (real string, err error)
+	mayMake func(path string, privileged bool) (real string, err error)
 	answers func(ctx context.Context, path string) error
 }
 
 // New makes a Set that keeps volumes below dir, one directory a pod. It creates
 // nothing. mayMake returns a path of a hostPath volume, which may not exist, without symbolic
-// links, or an error if it must not be made; nil allows paths that have none. answers returns an error
-// for a path of a hostPath volume that must not be asked for, because nobody might answer; nil if
-// all may be.
-func New(dir string, objects Objects, mayMake func(path string) (real string, err error), answers func(ctx context.Context, path string) error) *Set {
+// links, or an error if it must not be made; nil allows paths that have none. privileged says whether
+// a privileged container mounts the volume. answers returns an error for a path of a hostPath volume
+// that must not be asked for, because nobody might answer; nil if all may be.
+func New(dir string, objects Objects, mayMake func(path string, privileged bool) (real string, err error), answers func(ctx context.Context, path string) error) *Set {
 	return &Set{dir: dir, objects: objects, mayMake: mayMake, answers: answers}
 }
 
@@ -104,7 +104,7 @@ func (s *Set) setup(ctx context.Context, pod *corev1.Pod, v *corev1.Volume, fact
 	case src.EmptyDir != nil:
 		return emptyDir(dir, src.EmptyDir, fsGroup(pod), memorySize(pod, src.EmptyDir, facts))
 	case src.HostPath != nil:
-		return s.hostPath(ctx, src.HostPath)
+		return s.hostPath(ctx, src.HostPath, privileged(pod, v.Name))
 	case src.ConfigMap != nil:
 		c.mode = mode(src.ConfigMap.DefaultMode)
 		err = c.configMap(src.ConfigMap.Name, src.ConfigMap.Items, optional(src.ConfigMap.Optional))
@@ -147,7 +147,8 @@ func fsGroup(pod *corev1.Pod) *int64 {
 // mount, with its variables expanded; missing directories of it are made, with the mode
 // of the volume. It refuses a path that leaves the volume, also by a symbolic link that
 // a container made. A container can make such a link later, so the caller that mounts
-// sub must open it below base and must not follow a link out of base.
+// sub must open it below base and must not follow a link out of base. Whether a hostPath may be mounted
+// the caller checks before: for a missing subPath one privileged container that mounts the volume is enough.
 func (s *Set) Resolve(pod *corev1.Pod, volume, subPath string) (base, sub string, err error) {
 	i := slices.IndexFunc(pod.Spec.Volumes, func(v corev1.Volume) bool { return v.Name == volume })
 	if i < 0 {
@@ -173,7 +174,7 @@ func (s *Set) Resolve(pod *corev1.Pod, volume, subPath string) (base, sub string
 	// os.Root refuses a path that leads out at each step.
 	if _, err = root.Stat(sub); errors.Is(err, os.ErrNotExist) {
 		if hp != nil {
-			err = s.makeInHostPath(root, base, sub)
+			err = s.makeInHostPath(root, base, sub, privileged(pod, volume))
 		} else {
 			err = makeBelow(root, sub)
 		}
@@ -185,21 +186,30 @@ func (s *Set) Resolve(pod *corev1.Pod, volume, subPath string) (base, sub string
 }
 
 // real is path without symbolic links, if it may be made.
-func (s *Set) real(path string) (string, error) {
+func (s *Set) real(path string, privileged bool) (string, error) {
 	if s.mayMake == nil {
 		return path, nil
 	}
-	return s.mayMake(path)
+	return s.mayMake(path, privileged)
+}
+
+// privileged reports whether a privileged container of the pod mounts the volume.
+func privileged(pod *corev1.Pod, volume string) bool {
+	return slices.ContainsFunc(slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers), func(c corev1.Container) bool {
+		sc := c.SecurityContext
+		return sc != nil && sc.Privileged != nil && *sc.Privileged &&
+			slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return m.Name == volume })
+	})
 }
 
 // makeInHostPath makes the directories of sub that are missing in the hostPath volume root, which
 // is at base.
-func (s *Set) makeInHostPath(root *os.Root, base, sub string) error {
+func (s *Set) makeInHostPath(root *os.Root, base, sub string, privileged bool) error {
 	info, err := root.Stat(".")
 	if err != nil {
 		return err
 	}
-	path, err := s.real(filepath.Join(base, sub))
+	path, err := s.real(filepath.Join(base, sub), privileged)
 	if err != nil {
 		return fmt.Errorf("it does not exist and is not made: %w", err)
 	}

@@ -46,7 +46,7 @@ func (f *fakeObjects) Token(_ context.Context, pod *corev1.Pod, p *corev1.Servic
 
 func setup(t *testing.T, o Objects, src corev1.VolumeSource) (*Set, *corev1.Pod, error) {
 	t.Helper()
-	s := New(t.TempDir(), o, func(path string) (string, error) {
+	s := New(t.TempDir(), o, func(path string, _ bool) (string, error) {
 		if strings.Contains(path, "/kept/") {
 			return "", errors.New("kept")
 		}

@@ -25,7 +25,7 @@ func TestHostPathIsMadeWhereItWasChecked(t *testing.T) {
 			t.Fatal(err)
 		}
 		replaced := dir
-		s := New(t.TempDir(), &fakeObjects{}, func(path string) (string, error) {
+		s := New(t.TempDir(), &fakeObjects{}, func(path string, _ bool) (string, error) {
 			return path, errors.Join(os.Rename(replaced, filepath.Join(top, "old")), os.Symlink(elsewhere, replaced))
 		}, nil)
 		path := filepath.Join(dir, "new")

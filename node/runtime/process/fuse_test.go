@@ -5,6 +5,7 @@ package process
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -14,6 +15,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -64,7 +66,7 @@ func inOwnMounts(t *testing.T) bool {
 	switch {
 	case err != nil:
 		t.Errorf("%v\n%s", err, out)
-	case strings.Contains(string(out), "\n--- SKIP"):
+	case strings.Contains(string(out), "--- SKIP"): // a subtest's is indented
 		t.Skipf("SKIPPED:\n%s", out)
 	}
 	return false
@@ -290,6 +292,39 @@ func TestReadOnlyRootBesideFUSE(t *testing.T) {
 	})
 }
 
+// TestFUSEInPrivateDirectory: an agent that is not root starts containers while another user has a file
+// system in a directory that only that user may enter.
+func TestFUSEInPrivateDirectory(t *testing.T) {
+	if !inOwnMounts(t) {
+		return
+	}
+	if probe(t.Context(), Config{DataDir: t.TempDir()}, UserNamespace) != nil {
+		t.Skip("SKIPPED: no user namespaces")
+	}
+	const nobody = 65534
+	f := mountFUSE(t, "/mnt")
+	private := filepath.Dir(f.dir)
+	dir, err := os.MkdirTemp("/tmp", "hawser-test-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	if err := errors.Join(os.Chmod(private, 0o700), os.Chmod(filepath.Dir(private), 0o755), os.Chown(dir, nobody, nobody)); err != nil {
+		t.Fatal(err)
+	}
+	a := startAgent(t, agentOptions{dir: dir, uid: nobody, iso: UserNamespace})
+	for i, readOnly := range []bool{false, true} {
+		c := runtime.Container{
+			Pod: testPod, Name: "c", Attempt: i, Argv: []string{"true"}, LogPath: filepath.Join(dir, "log"),
+			Security: runtime.Security{ReadOnlyRoot: readOnly},
+		}
+		if ans := a.start(t, c); ans.Err != "" {
+			t.Errorf("read-only root %t: %s", readOnly, ans.Err)
+		}
+	}
+	a.end(t)
+}
+
 // TestStopBesideStuckContainer: a process of a container that cannot be killed does not keep the
 // agent from ending.
 func TestStopBesideStuckContainer(t *testing.T) {
@@ -354,4 +389,66 @@ func TestAnswers(t *testing.T) {
 			t.Error(err)
 		}
 	}
+}
+
+// TestAnswersWithoutAsking: no process asks for a path that leads into no remote file system, however
+// slow the machine is. What it leads to is told by its symbolic links.
+func TestAnswersWithoutAsking(t *testing.T) {
+	if !inOwnMounts(t) {
+		return
+	}
+	f := mountFUSE(t, "/mnt")
+	dir, top := t.TempDir(), filepath.Dir(f.dir)
+	r := &Runtime{looks: newLooks(func(ctx context.Context, _ string) error {
+		<-ctx.Done()
+		return ctx.Err()
+	})}
+	here, there, loop := filepath.Join(dir, "here"), filepath.Join(dir, "there"), filepath.Join(dir, "loop")
+	up, err := filepath.Rel(dir, f.dir)
+	if err = errors.Join(err, os.Symlink(top, here), os.Symlink(up, there), os.Symlink("loop", loop)); err != nil {
+		t.Fatal(err)
+	}
+	f.hangs.Store(true)
+	for path, local := range map[string]bool{
+		dir: true, filepath.Join(dir, "missing/x"): true, top: true, here: true, "/etc/mtab": true, "/proc/mounts": true, "/": true,
+		f.dir: false, there: false, there + "/x": false, filepath.Join(here, "mount", "x"): false, here + "/../user/mount": false,
+		dir + "/missing/../there": false, "/proc/self/root" + f.dir: false, loop: false,
+	} {
+		if err := r.Answers(t.Context(), path); (err == nil) != local {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+}
+
+// TestAnswersToOthers: a caller that waits no longer gets the error of its context. It does not end the
+// look of another one for the same path.
+func TestAnswersToOthers(t *testing.T) {
+	if !inOwnMounts(t) {
+		return
+	}
+	f := mountFUSE(t, "/mnt")
+	synctest.Test(t, func(t *testing.T) {
+		reply := make(chan struct{})
+		r := &Runtime{looks: newLooks(func(ctx context.Context, _ string) error {
+			select {
+			case <-reply:
+				return nil
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		})}
+		got := make(chan error, 1)
+		go func() { got <- r.Answers(t.Context(), f.dir) }()
+		synctest.Wait()
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := r.Answers(ctx, f.dir); !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+		synctest.Wait()
+		close(reply)
+		if err := <-got; err != nil {
+			t.Error(err)
+		}
+	})
 }

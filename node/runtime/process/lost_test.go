@@ -96,6 +96,31 @@ func TestAdoptWithoutSpec(t *testing.T) {
 	})
 }
 
+// A container whose spec cannot be read now, but is not lost, runs on: a later agent may read it.
+func TestAdoptWithUnreadableSpec(t *testing.T) {
+	data, files := t.TempDir(), t.TempDir()
+	first := newRig(t, Config{DataDir: data, Isolation: None})
+	id, only := first.held(first.container("c", ""), files)
+	path := filepath.Join(first.containersDir(), id, specName)
+	first.stop()
+	if err := errors.Join(os.Rename(path, path+".away"), os.Symlink(path, path)); err != nil {
+		t.Fatal(err)
+	}
+	newRig(t, Config{DataDir: data, Isolation: None}).stop()
+	if len(shimsOf(id)) == 0 {
+		t.Fatal("the container was ended")
+	}
+	if err := os.Rename(path+".away", path); err != nil {
+		t.Fatal(err)
+	}
+	third := newRig(t, Config{DataDir: data, Isolation: None})
+	if st := third.status(id); st.State != runtime.Running {
+		t.Errorf("status %+v", st)
+	}
+	third.clear()
+	third.ends(only)
+}
+
 // dirsOf lists the directories of a container's groups and of its pod's.
 func dirsOf(group cgroupDirs) (dirs []string) {
 	for _, d := range group {

@@ -18,9 +18,14 @@ import (
 	"github.com/hawser-project/hawser/node/runtime"
 )
 
-// adoptUnknown ends the container in dir if it runs: its spec cannot be read, so that another would
-// be started beside it. cause is the error of reading the spec.
+// adoptUnknown ends the container in dir if it runs: its spec is lost, so that another would be
+// started beside it. cause is the error of reading the spec. It touches nothing if the file system
+// failed: the spec may be readable later.
 func (r *Runtime) adoptUnknown(ctx context.Context, dir string, cause error) error {
+	var errno unix.Errno
+	if errors.As(cause, &errno) && errno != unix.ENOENT {
+		return cause
+	}
 	id := filepath.Base(dir)
 	// Which isolation the container has is not known. Without any, its processes are looked for.
 	s := &spec{ID: id, Dir: dir, Isolation: None}

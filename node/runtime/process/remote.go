@@ -6,9 +6,11 @@ package process
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -60,10 +62,10 @@ type looks struct {
 
 // A look is one question, and the process that asks it.
 type look struct {
-	done chan struct{} // closed when the process has ended
-	err  error         // valid then
-	kill func()
-	late bool // looks.mu guards it: somebody has waited in vain
+	over <-chan struct{} // closed when answerTime is over: the process is then killed
+	done chan struct{}   // closed when the process has ended
+	err  error           // valid then
+	late bool            // valid then: it has ended because it was killed
 }
 
 func newLooks(ask func(ctx context.Context, point string) error) *looks {
@@ -93,15 +95,13 @@ func lookMain(args []string) int {
 
 // answering are those of the points whose status can be had within answerTime.
 func (l *looks) answering(ctx context.Context, points []string) []string {
-	ctx, cancel := context.WithTimeout(ctx, answerTime)
-	defer cancel()
 	asked := make([]*look, len(points))
 	for i, p := range points {
 		asked[i] = l.begin(p)
 	}
 	var here []string
 	for i, k := range asked {
-		if l.wait(ctx, k) {
+		if k.wait(ctx) == nil && k.err == nil {
 			here = append(here, points[i])
 		}
 	}
@@ -115,58 +115,95 @@ func (l *looks) begin(point string) *look {
 	if k := l.out[point]; k != nil {
 		return k
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	k := &look{done: make(chan struct{}), kill: cancel}
+	ctx, cancel := context.WithTimeout(context.Background(), answerTime) // not a caller's: others wait, too
+	k := &look{over: ctx.Done(), done: make(chan struct{})}
 	l.out[point] = k
 	go func() { // ends with its process
 		k.err = l.ask(ctx, point)
-		cancel()
+		k.late = k.err != nil && ctx.Err() != nil
 		l.mu.Lock()
 		delete(l.out, point)
 		l.mu.Unlock()
 		close(k.done)
+		cancel()
 	}()
 	return k
 }
 
-// wait reports whether k ends well before ctx is done. It kills a look that is late, and does not
-// wait for one that is late already.
-func (l *looks) wait(ctx context.Context, k *look) bool {
-	l.mu.Lock()
-	late := k.late
-	l.mu.Unlock()
-	if !late {
-		select {
-		case <-k.done:
-		case <-ctx.Done():
-		}
-	}
+// wait returns nil once the process of k has ended by itself. It waits until answerTime is over, or ctx
+// is done.
+func (k *look) wait(ctx context.Context) error {
 	select {
 	case <-k.done:
-		return k.err == nil
-	default:
+	case <-k.over:
+	case <-ctx.Done():
 	}
-	l.mu.Lock()
-	k.late = true
-	l.mu.Unlock()
-	k.kill()
-	return false
+	select {
+	case <-k.done: // over is closed then, too
+		if !k.late {
+			return nil
+		}
+	default:
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+	}
+	return errors.New("it does not answer")
 }
 
 // Answers returns an error if the status of path is neither had nor refused within a second, because it
-// is in a file system whose server is away. Who asks for it then may not end as long as it is.
+// is in a file system whose server is away. Who asks for it then may not end as long as it is. No
+// process asks for a path that leads into no such file system.
 func (r *Runtime) Answers(ctx context.Context, path string) error {
-	if points, err := remotePoints(nil); err != nil || len(points) == 0 {
+	elsewhere, err := leadsElsewhere(path)
+	if err != nil || !elsewhere {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, answerTime)
-	defer cancel()
-	k := r.looks.begin(path)
-	r.looks.wait(ctx, k)
-	r.looks.mu.Lock()
-	defer r.looks.mu.Unlock()
-	if k.late {
-		return fmt.Errorf("%s does not answer", path)
+	if err := r.looks.begin(path).wait(ctx); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
 	}
 	return nil
+}
+
+// maxLinks bounds the symbolic links of a path, as the kernel does.
+const maxLinks = 40
+
+// leadsElsewhere reports whether path may lead into a remote file system, or one that is mounted on
+// demand. It looks at no file in one. A link below a directory of /proc may lead to another mount
+// namespace.
+func leadsElsewhere(path string) (bool, error) {
+	ms, err := mountinfo.GetMounts(func(m *mountinfo.Info) (skip, stop bool) {
+		return !remote(m.FSType) && m.FSType != "autofs", false
+	})
+	if err != nil || len(ms) == 0 {
+		return false, err
+	}
+	met := func(at string) bool {
+		return slices.ContainsFunc(ms, func(m *mountinfo.Info) bool { return m.Mountpoint == at })
+	}
+	at, rest, links := "/", path, 0
+	if met(at) {
+		return true, nil
+	}
+	for rest != "" {
+		var name string
+		name, rest, _ = strings.Cut(rest, "/")
+		next := filepath.Join(at, name)
+		if met(next) {
+			return true, nil
+		}
+		link, err := os.Readlink(next)
+		if err != nil { // no link, or missing
+			at = next
+			continue
+		}
+		if links++; links > maxLinks || runtime.Under(at, "/proc") && at != "/proc" {
+			return true, nil
+		}
+		if filepath.IsAbs(link) {
+			at = "/"
+		}
+		rest = link + "/" + rest
+	}
+	return false, nil
 }

@@ -233,7 +233,8 @@ func (r *rootfs) showWhole(path string) error {
 }
 
 // dropAway removes remote file systems that did not answer from what was mounted for path. It asks
-// them nothing. Where a user namespace does not let it unmount, it covers them.
+// them nothing. Where a user namespace does not let it unmount, it covers them. It leaves those that
+// this user cannot reach: the container cannot either.
 func (r *rootfs) dropAway(path string) error {
 	dropped := ""
 	for _, p := range r.away {
@@ -242,6 +243,9 @@ func (r *rootfs) dropAway(path string) error {
 		}
 		dropped = p
 		above, err := securejoin.SecureJoin(r.path, filepath.Dir(p))
+		if unreachable(err) {
+			continue
+		}
 		if err != nil {
 			return err
 		}
@@ -252,11 +256,16 @@ func (r *rootfs) dropAway(path string) error {
 		if err = r.nothing(target, true); errors.Is(err, unix.ENOTDIR) {
 			err = r.nothing(target, false)
 		}
-		if err != nil {
+		if err != nil && !unreachable(err) {
 			return fmt.Errorf("leave out %s: %w", p, err)
 		}
 	}
 	return nil
+}
+
+// unreachable reports whether err means that there is no file for this user.
+func unreachable(err error) bool {
+	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EACCES)
 }
 
 func touch(path string) error {
@@ -432,7 +441,7 @@ func (r *rootfs) openMounts() ([]*os.File, error) {
 		switch {
 		case oerr == nil:
 			own = append(own, f)
-		case !errors.Is(oerr, unix.ENOENT) && !errors.Is(oerr, unix.ENOTDIR): // else hidden by a later one
+		case !unreachable(oerr) && !errors.Is(oerr, unix.ENOTDIR): // else hidden by a later one, or by its directory's mode
 			return own, oerr
 		}
 	}

@@ -77,7 +77,8 @@ func (r *rootfs) volume(m runtime.Mount) error {
 		return err
 	}
 	defer source.Close()
-	if leads, lerr := os.Readlink(fdPath(source)); m.Resolved != "" && (lerr != nil || leads != m.Resolved) {
+	own := runtime.Under(m.Resolved, "/proc") && inProc(source)
+	if leads, lerr := os.Readlink(fdPath(source)); m.Resolved != "" && !own && (lerr != nil || leads != m.Resolved) {
 		return fmt.Errorf("it does not lead to %s any more: a symbolic link has replaced a directory of its path", m.Resolved)
 	}
 	info, err := source.Stat()
@@ -102,6 +103,13 @@ func (r *rootfs) volume(m runtime.Mount) error {
 		return err
 	}
 	return r.hideIn(at, source)
+}
+
+// inProc reports whether f is in procfs, where /proc/self is another directory for each process, or a
+// namespace. What /proc/PID/root leads to is not.
+func inProc(f *os.File) bool {
+	var st unix.Statfs_t
+	return unix.Fstatfs(int(f.Fd()), &st) == nil && (st.Type == unix.PROC_SUPER_MAGIC || st.Type == unix.NSFS_MAGIC)
 }
 
 // bindOpened mounts source at target and opens the mount. The descriptor target is that of what is
