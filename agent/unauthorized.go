@@ -140,20 +140,30 @@ func (k *keeper) asked(f found) {
 		k.agent.rejected(f.began)
 		return
 	}
-	accepted, level := f.err == nil || acceptsCertificate(f.err), slog.LevelInfo
-	if said := (verdict{f.server, accepted}); said == k.said {
+	said, level := verdictOf(f), slog.LevelInfo
+	if said == k.said {
 		level = slog.LevelDebug
-	} else {
-		k.said = said
+	}
+	k.said = said
+	if said.none {
+		k.agent.log.Log(context.Background(), level, "could not ask this server about the node's certificate", slog.String("server", f.server), slog.Any("err", f.err))
+		return
 	}
 	k.agent.log.Log(context.Background(), level, "asked this server about the node's certificate", slog.String("server", f.server),
-		slog.Bool("accepted", accepted), slog.Any("answer", f.err))
+		slog.Bool("accepted", said.accepted), slog.Any("answer", f.err))
 }
 
 // A verdict is what a server said when it was asked about the node's certificate.
 type verdict struct {
 	server   string
 	accepted bool
+	none     bool // it said nothing of the certificate
+}
+
+// verdictOf is what f's server said.
+func verdictOf(f found) verdict {
+	accepted := f.err == nil || acceptsCertificate(f.err)
+	return verdict{server: f.server, accepted: accepted, none: !accepted && !refusesCertificate(f.err)}
 }
 
 // refusesCertificate reports whether a server refuses the node's certificate for a reason that

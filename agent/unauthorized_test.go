@@ -287,6 +287,12 @@ func TestAskedUntilAnswered(t *testing.T) {
 		if n := gate.calls(); n != 1 {
 			t.Errorf("told %d times in the five minutes after that, want once", n)
 		}
+		if lines := g.log.lines("asked this server about"); len(lines) > 0 {
+			t.Errorf("a busy server has said nothing of the certificate: %s", lines)
+		}
+		if n := len(g.log.lines("could not ask this server about")); n != 1 {
+			t.Errorf("that it could not be asked was logged %d times, want once", n)
+		}
 	})
 }
 

@@ -239,7 +239,7 @@ func (n *renewal) poll() time.Duration {
 // than it should, its authority was replaced, or a random point between 30 and 50 percent
 // of its life is past. So a disconnected node has half of that life to reconnect.
 func (n *renewal) due(now time.Time) bool {
-	if now.Before(n.after) || n.inVain(now) {
+	if n.inVain(now) || now.Before(n.after) {
 		return false
 	}
 	if n.stale(now) {
@@ -357,8 +357,8 @@ func (n *renewal) replace(ctx context.Context) error {
 		return n.use(data)
 	}
 	have, until := id.cert.Load(), id.expires()
-	expired := time.Now().After(until)
-	if n.kind.signer != clientCertificate.signer || !expired && n.refused.Load() != have {
+	expired, refused := time.Now().After(until), n.refused.Load() == have
+	if n.kind.signer != clientCertificate.signer || !expired && !refused {
 		return n.request(ctx)
 	}
 	_, none := id.cfg.token()
@@ -367,7 +367,7 @@ func (n *renewal) replace(ctx context.Context) error {
 		// The name is still held by the key: another one would be denied.
 		var data []byte
 		if data, err = id.rejoin(ctx, have); err == nil {
-			if err = n.use(data); err == nil {
+			if err = n.use(data); err == nil && refused {
 				n.vain.got(have, n.cert.Load())
 			}
 		}

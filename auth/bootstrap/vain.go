@@ -12,9 +12,10 @@ import (
 )
 
 const (
-	// vainFirst is the wait, within a quarter, after a server has refused a certificate that the
-	// cluster had just signed. It doubles each time, up to vainLimit.
-	vainFirst = time.Hour
+	// vainFirst is the wait, within a quarter, after a server has refused a certificate and the one
+	// that a token got in its place. The signer may be given a new authority some minutes after the
+	// server. The wait doubles each time, up to vainLimit.
+	vainFirst = 5 * time.Minute
 	vainLimit = 8 * time.Hour
 )
 
@@ -49,7 +50,7 @@ func (r *Rotation) Admitted() {
 // those of another authority (--agent-ca) refuses all that this cluster signs. The goroutine that
 // renews uses it alone.
 type vain struct {
-	next  *tls.Certificate // of the authority of the one before, with a token; nil if there is none
+	next  *tls.Certificate // got with a token in place of a refused one, of the same authority; nil if there is none
 	of    *tls.Certificate // the refused one after which requests wait
 	until time.Time
 	times int
@@ -62,21 +63,21 @@ type basis struct {
 	authority string // of clients, as the cluster publishes it
 }
 
-// got records a certificate that a token got, after another one.
-func (v *vain) got(after, next *tls.Certificate) {
-	if a, b := after.Leaf, next.Leaf; bytes.Equal(a.RawIssuer, b.RawIssuer) && bytes.Equal(a.AuthorityKeyId, b.AuthorityKeyId) {
+// got records a certificate that a token got in place of a refused one.
+func (v *vain) got(refused, next *tls.Certificate) {
+	if a, b := refused.Leaf, next.Leaf; bytes.Equal(a.RawIssuer, b.RawIssuer) && bytes.Equal(a.AuthorityKeyId, b.AuthorityKeyId) {
 		v.next = next
 	}
 }
 
 // inVain reports whether another request is of no use now: a certificate that was got in place of
-// another one, by the same authority, is refused as well. That is over after a while, and with
-// another token or another authority of the cluster.
+// a refused one, by the same authority, is refused too, and none was admitted in between. That is over
+// after a while, and with another token or another authority of the cluster.
 func (n *renewal) inVain(now time.Time) bool {
 	v, pair, refused := &n.vain, n.cert.Load(), n.refused.Load()
 	switch {
 	case refused == nil:
-		v.times = 0
+		v.next, v.of, v.times = nil, nil, 0
 		return false
 	case refused != pair:
 		return false

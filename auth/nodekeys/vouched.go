@@ -29,15 +29,16 @@ const (
 	showInterval = 10 * time.Second
 )
 
-// errOften means that a name has shown more keys than may be recorded by now.
-var errOften = errors.New("this node has used too many different keys: the server records one more in some seconds")
+// errOften means that more keys have been shown under a name than may be recorded by now.
+var errOften = errors.New("the server records no more keys of this node for now: it takes one more in some seconds")
 
 // vouched is Admit for a key that is not in the record yet.
 func (k *Keeper) vouched(ctx context.Context, name string, key Key, h *holder) error {
 	if h.barred() && !h.record.mayBeTaken(time.Now()) {
 		return h.refuse
 	}
-	if !k.mayShow(showing{name, h.bars(key)}, time.Now()) {
+	s := showing{name, h.bars(key)}
+	if !k.mayShow(s, time.Now()) {
 		return errOften
 	}
 	first, err := k.book.Show(ctx, name, key)
@@ -46,6 +47,9 @@ func (k *Keeper) vouched(ctx context.Context, name string, key Key, h *holder) e
 		return &RefusedError{name, bad.Error()}
 	}
 	if err != nil {
+		if !errors.Is(ctx.Err(), context.Canceled) { // a node that goes away may have been recorded
+			k.notShown(s)
+		}
 		return err
 	}
 	if first {
@@ -87,6 +91,15 @@ func (k *Keeper) mayShow(s showing, now time.Time) bool {
 	}
 	k.shown[s] = until
 	return true
+}
+
+// notShown takes back what mayShow has counted: the key could not be recorded.
+func (k *Keeper) notShown(s showing) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if until, ok := k.shown[s]; ok {
+		k.shown[s] = until.Add(-showInterval)
+	}
 }
 
 // outlived handles the deletion of a name's Node, and reports whether the record is

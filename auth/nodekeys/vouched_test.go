@@ -182,6 +182,26 @@ func TestVouchedOften(t *testing.T) {
 	})
 }
 
+// TestVouchedCannotBeWritten: while the API takes no record, a node with one key is told the reason each
+// time, and it is admitted as soon as the API does.
+func TestVouchedCannotBeWritten(t *testing.T) {
+	inVouchedBubble(t, func(t *testing.T, r *rig) {
+		var down atomic.Bool
+		away := errors.New("away")
+		r.react("create", "configmaps", func(clienttesting.Action) (bool, runtime.Object, error) {
+			return down.Load(), nil, away
+		})
+		down.Store(true)
+		for range 4 * showBurst {
+			if err := r.keeper.Admit(t.Context(), "a", number(1)); !errors.Is(err, away) {
+				t.Fatalf("it is told %v", err)
+			}
+		}
+		down.Store(false)
+		r.must(r.keeper.Admit(t.Context(), "a", number(1)))
+	})
+}
+
 // TestVouchedSuccessor: a revoked machine that tries again and again keeps no successor out.
 func TestVouchedSuccessor(t *testing.T) {
 	inVouchedBubble(t, func(t *testing.T, r *rig) {

@@ -140,14 +140,10 @@ func (t *tunnels) addFront(o frontOption, how string, l net.Listener, drain time
 
 // dialNames dials what clients of the front ends name: what the hub knows, and services.
 func (t *tunnels) dialNames(ctx context.Context, network, addr string) (net.Conn, error) {
-	dial := func(ctx context.Context, network, addr string) (net.Conn, error) {
-		conn, err := t.hub.DialContext(ctx, network, addr)
-		return conn, t.list.explain(addr, err)
-	}
 	if t.services == nil {
-		return dial(ctx, network, addr)
+		return t.hub.DialContext(ctx, network, addr)
 	}
-	return t.services.dial(ctx, dial, network, addr)
+	return t.services.dial(ctx, t.hub.DialContext, network, addr)
 }
 
 // ofRequest has f look at a request's connection; nil if f is.

@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"slices"
@@ -28,8 +29,9 @@ const (
 )
 
 // joinServers returns the URLs at which nodes reach the servers: what an embedded API server
-// advertises, or the hubs beside another API server. The latter's own URL has no tunnel.
-func joinServers(ctx context.Context, client kubernetes.Interface, fallback string) ([]string, error) {
+// advertises, or the hubs beside another API server. The latter's own URL has no tunnel. It tells
+// notes that nodes may not reach hubs so.
+func joinServers(ctx context.Context, client kubernetes.Interface, notes io.Writer, fallback string) ([]string, error) {
 	version, err := client.Discovery().ServerVersion()
 	if err != nil {
 		return nil, fmt.Errorf("find out whether the API server is a hawser server: %w", err)
@@ -39,7 +41,8 @@ func joinServers(ctx context.Context, client kubernetes.Interface, fallback stri
 	}
 	hubs, err := hubsBeside(ctx, client)
 	if err == nil && len(hubs) > 0 {
-		return hubs, nil
+		_, err = fmt.Fprintf(notes, "the command names the addresses by which hubs reach each other: where nodes reach them otherwise, such as by a load balancer, give --server https://HUB:%d\n", besidePort)
+		return hubs, err
 	}
 	why := "no hub is registered in namespace " + servers.Namespace
 	if err != nil {

@@ -37,7 +37,8 @@ func hubLease(id, address string, ago time.Duration) runtime.Object {
 }
 
 // TestJoinCommandNamesHubs: beside another API server a join command names the hubs, which have the
-// tunnel, and it is refused before a token is made if there are none.
+// tunnel, and says that nodes may reach them otherwise. It is refused before a token is made if there are
+// none.
 func TestJoinCommandNamesHubs(t *testing.T) {
 	const other = "v1.37.2"
 	for name, tt := range map[string]struct {
@@ -54,11 +55,14 @@ func TestJoinCommandNamesHubs(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			client := ofVersion(fake.NewClientset(append(tt.leases, published("192.0.2.1"))...), tt.version)
-			var out strings.Builder
-			err := createToken(t.Context(), &out, client, &rest.Config{TLSClientConfig: rest.TLSClientConfig{CAData: pkitest.New(t, "ca").PEM()}}, time.Hour, "", true, "")
+			var out, notes strings.Builder
+			err := createToken(t.Context(), &out, &notes, client, &rest.Config{TLSClientConfig: rest.TLSClientConfig{CAData: pkitest.New(t, "ca").PEM()}}, time.Hour, "", true, "")
 			if tt.want != "" {
 				if err != nil || !strings.HasPrefix(out.String(), "hawser-agent --server "+tt.want+" --token ") {
 					t.Errorf("%q, %v; want %s", out.String(), err, tt.want)
+				}
+				if strings.Contains(notes.String(), "by which hubs reach each other") != (tt.version == other) {
+					t.Errorf("it says %q", notes.String())
 				}
 				return
 			}

@@ -64,7 +64,7 @@ func newToken() *cobra.Command {
 				return err
 			}
 			return withClient(cmd.Context(), kubeconfig, func(ctx context.Context, client kubernetes.Interface, rc *rest.Config) error {
-				return createToken(ctx, cmd.OutOrStdout(), client, rc, ttl, site, printJoin, server)
+				return createToken(ctx, cmd.OutOrStdout(), cmd.ErrOrStderr(), client, rc, ttl, site, printJoin, server)
 			})
 		},
 	}
@@ -78,9 +78,11 @@ func newToken() *cobra.Command {
 	return token
 }
 
-func createToken(ctx context.Context, out io.Writer, client kubernetes.Interface, rc *rest.Config, ttl time.Duration, site string, printJoin bool, server string) error {
+// createToken prints a new token, or the command to join with it. What a person should know of it goes
+// to notes.
+func createToken(ctx context.Context, out, notes io.Writer, client kubernetes.Interface, rc *rest.Config, ttl time.Duration, site string, printJoin bool, server string) error {
 	if printJoin && server == "" {
-		servers, err := joinServers(ctx, client, rc.Host)
+		servers, err := joinServers(ctx, client, notes, rc.Host)
 		if err != nil {
 			return err
 		}

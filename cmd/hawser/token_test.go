@@ -145,7 +145,7 @@ func TestTokenIsSignedFor(t *testing.T) {
 					signer <- nil
 				}
 				var out strings.Builder
-				if err := errors.Join(createToken(t.Context(), &out, client, &rest.Config{}, time.Hour, "", false, ""), <-signer); err != nil {
+				if err := errors.Join(createToken(t.Context(), &out, io.Discard, client, &rest.Config{}, time.Hour, "", false, ""), <-signer); err != nil {
 					t.Fatal(err)
 				}
 				if took := time.Since(began); took < tt.want || took > tt.want+signLook || len(out.String()) != 24 {

@@ -48,7 +48,6 @@ type tunnels struct {
 	ssh      *sshNodes         // which keep no tunnel
 	names    *identities
 	routes   *routePolicy
-	list     nodeList
 	through  *throughNodes
 	services *serviceObjects // nil if their names mean nothing; set before run
 	relay    *relay.Relay    // to the API server, if that is another process's
@@ -244,9 +243,6 @@ func (t *tunnels) runUsers(ctx, taking context.Context) error {
 // follow keeps the hub's routes those of the Node objects: a dial to an address
 // that one node has goes to that node. What makes no route is told by events until ctx is done.
 func (t *tunnels) follow(ctx context.Context, client kubernetes.Interface, nodes cache.SharedIndexInformer) error {
-	if err := t.list.watch(nodes); err != nil {
-		return err
-	}
 	t.routes.record(ctx, client)
 	set := func(o any) {
 		if n, ok := o.(*corev1.Node); ok {

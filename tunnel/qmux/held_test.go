@@ -119,3 +119,38 @@ func TestAckReleasesHeldData(t *testing.T) {
 		t.Errorf("sent then: %q", f.data)
 	}
 }
+
+// TestLossIsCountedOnce: the loss of all connections of a session is one, though data of a stream was in
+// flight on two of them.
+func TestLossIsCountedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork(tunnel.Options{})
+		d, a := n.pair(t, tunnel.Options{})
+		near, _ := opened(t, a, d)
+		says(t, near, "x")
+		d.mu.Lock()
+		d.paths.wanted = 1
+		d.addConnsLocked()
+		d.mu.Unlock()
+		time.Sleep(time.Second) // the bubble's clock
+		out := &near.(*stream).out
+		a.mu.Lock()
+		if len(a.conns) != 2 {
+			t.Fatalf("%d connections", len(a.conns))
+		}
+		for _, c := range a.conns { // as if neither had been acknowledged
+			out.runs = append(out.runs, run{c: c, from: out.base, to: out.base})
+		}
+		a.mu.Unlock()
+		if err := d.Move(t.Context()); err != nil { // at a it is like a loss that d has noticed
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		a.mu.Lock()
+		if out.losses != 1 {
+			t.Errorf("it counts as %d", out.losses)
+		}
+		a.mu.Unlock()
+		n.close(t, d, a)
+	})
+}

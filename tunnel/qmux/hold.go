@@ -71,14 +71,14 @@ func (s *Session) resumeBulkLocked() {
 	}
 }
 
-// holdStuckLocked notes that c was lost, and no other connection is left. Data that was in flight on
-// it and on the two lost before may be what breaks them, as where a middlebox filters contents. Its
-// stream is held for a while, in which the others have a connection. Each stream is held for another
-// time: only one of them may be at fault.
-func (s *Session) holdStuckLocked(c *conn) {
+// holdStuckLocked notes that the connections lost were lost together, and no other is left. Data that
+// was in flight then and at the two losses before may be what breaks them, as where a middlebox filters
+// contents. Its stream is held for a while, in which the others have a connection. Each stream is held
+// for another time: only one of them may be at fault.
+func (s *Session) holdStuckLocked(lost ...*conn) {
 	for _, st := range s.streams {
 		o := &st.out
-		if !slices.ContainsFunc(o.runs, func(r run) bool { return r.c == c }) {
+		if !slices.ContainsFunc(o.runs, func(r run) bool { return slices.Contains(lost, r.c) }) {
 			continue
 		}
 		if o.lost != o.base+1 {

@@ -260,10 +260,10 @@ func (s *Session) attachLocked(c *conn, insteadOf uint64) {
 	if len(replaced) > 0 {
 		at = slices.Index(s.conns, replaced[0])
 	}
+	if s.dial == nil && insteadOf == insteadOfAll && len(replaced) > 0 {
+		s.holdStuckLocked(replaced...) // the peer has lost them, or moves the session: it sends the same
+	}
 	for _, old := range replaced {
-		if s.dial == nil && insteadOf == insteadOfAll {
-			s.holdStuckLocked(old) // the peer has lost it, and this end has not noticed
-		}
 		s.drainLocked(old)
 	}
 	s.conns = slices.Insert(s.conns, at, c)
