@@ -18,6 +18,7 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -177,16 +178,23 @@ func TakeDataDir(dir, name string) (unlock func(), err error) {
 	return Lock(dir, name)
 }
 
+// lockPatience is how long Lock waits. A process that was killed while it started another one has
+// the lock until that one runs its program.
+const lockPatience = time.Second
+
 // Lock takes dir for this process, by a lock on the file name in it, until unlock
-// is called or the process ends.
+// is called or the process ends. It waits for one second at most.
 func Lock(dir, name string) (unlock func(), err error) {
 	f, err := os.OpenFile(filepath.Join(dir, name), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("%w: choose a directory that can be written", err)
 	}
-	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		_ = f.Close()
-		return nil, fmt.Errorf("%s is in use by another process: stop that one first or choose another directory", dir)
+	for began := time.Now(); syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) != nil; {
+		if time.Since(began) > lockPatience {
+			_ = f.Close()
+			return nil, fmt.Errorf("%s is in use by another process: stop that one first or choose another directory", dir)
+		}
+		<-time.After(20 * time.Millisecond)
 	}
 	return func() { _ = f.Close() }, nil
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 )
 
 func TestDataDir(t *testing.T) {
@@ -102,7 +103,15 @@ func TestLock(t *testing.T) {
 	if err != nil {
 		t.Fatalf("not given back: %v", err)
 	}
-	again()
+	go func() { // as the child of a killed process does
+		<-time.After(100 * time.Millisecond)
+		again()
+	}()
+	last, err := Lock(dir, "lock")
+	if err != nil {
+		t.Fatalf("not waited for: %v", err)
+	}
+	last()
 }
 
 func TestLogFormat(t *testing.T) {
