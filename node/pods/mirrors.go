@@ -130,7 +130,8 @@ func (r *Runner) mirror(ctx context.Context, paces map[types.NamespacedName]*pac
 // complete.
 func (r *Runner) showings() map[types.NamespacedName]*showing {
 	mirrors, synced := r.source.mirrors()
-	if want := r.wanted(); !synced || !want.read || r.cfg.Fence.Up() {
+	want := r.wanted()
+	if !synced || !want.read || r.cfg.Fence.Up() {
 		return nil
 	}
 	all := map[types.NamespacedName]*showing{}
@@ -152,6 +153,16 @@ func (r *Runner) showings() map[types.NamespacedName]*showing {
 			s.pod = pod
 		} else {
 			s.going = true
+		}
+	}
+	for uid := range want.static {
+		if r.workers[uid] != nil || r.ended[uid] {
+			continue
+		}
+		// It is about to get a worker, and keeps its mirror until then.
+		name := types.NamespacedName{Namespace: want.pods[uid].Namespace, Name: want.pods[uid].Name}
+		if s := all[name]; s != nil && s.pod == nil && !s.going {
+			delete(all, name)
 		}
 	}
 	return all
