@@ -50,7 +50,6 @@ var (
 
 // ask sends the shim one request and returns its first answer. If nothing listens, the shim has
 // ended.
-
 func (c *container) ask(ctx context.Context, req request) (*reply, error) {
 	conn, err := dialShim(c.spec.Dir)
 	switch {

@@ -152,24 +152,33 @@ func (r *Runtime) endStrangers(uid string, pod cgroupDirs) {
 		return
 	}
 	r.searched[uid] = true
+	strangers := map[string]cgroupDirs{}
 	for k, dir := range pod {
 		children, err := os.ReadDir(dir)
 		if err != nil {
 			continue
 		}
 		for _, e := range children {
-			r.mu.Lock()
-			known := r.containers[e.Name()] != nil
-			r.mu.Unlock()
-			if !e.IsDir() || known {
-				continue
+			if id := e.Name(); e.IsDir() && !r.knows(id) {
+				if strangers[id] == nil {
+					strangers[id] = cgroupDirs{}
+				}
+				strangers[id][k] = filepath.Join(dir, id)
 			}
-			r.log.Warn("ending a container whose files are lost", "container", e.Name())
-			stranger := cgroupDirs{k: filepath.Join(dir, e.Name())}
-			stranger.kill()
-			stranger.remove()
 		}
 	}
+	for id, dirs := range strangers {
+		r.log.Warn("ending a container whose files are lost", "container", id)
+		dirs.kill()
+		dirs.remove()
+	}
+}
+
+// knows reports whether the runtime has the container.
+func (r *Runtime) knows(id string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.containers[id] != nil
 }
 
 // find finds the group of a container whose pod is not known.
