@@ -130,25 +130,38 @@ func condition(t *testing.T, c aggregatorclient.Interface, status apiregistratio
 	})
 }
 
-func TestExtensionServer(t *testing.T) {
-	dir, ctx := t.TempDir(), t.Context()
-	keys := func(name, ext string) string { return filepath.Join(dir, "pki", name+ext) }
+// startExtended starts an API server, which ends with the test, and an extension server. adjust, unless
+// it is nil, changes the configuration; certOf gives the file of a certificate.
+func startExtended(t *testing.T, adjust func(c *apiserver.Config, certOf func(name string) string)) (*instance, *extension) {
+	t.Helper()
+	dir := t.TempDir()
+	certOf := func(name string) string { return filepath.Join(dir, "pki", name+".crt") }
+	keyOf := func(name string) string { return filepath.Join(dir, "pki", name+".key") }
 	if _, err := pki.Ensure(pki.Config{Dir: filepath.Join(dir, "pki"), IPs: []net.IP{net.IPv4(127, 0, 0, 1)}}); err != nil {
 		t.Fatal(err)
 	}
-	ext := newExtension(t, pkitest.Load(t, keys(pki.FrontProxyCA, ".crt"), keys(pki.FrontProxyCA, ".key")))
+	ext := newExtension(t, pkitest.Load(t, certOf(pki.FrontProxyCA), keyOf(pki.FrontProxyCA)))
 	in := must(startWith(dir, func(c *apiserver.Config) {
 		c.ToServices = ext.dial
 		c.Proxy = apiserver.Proxy{
-			CertFile: keys(pki.FrontProxyClient, ".crt"), KeyFile: keys(pki.FrontProxyClient, ".key"),
-			CAFile: keys(pki.FrontProxyCA, ".crt"), Name: pki.FrontProxyClientUser,
+			CertFile: certOf(pki.FrontProxyClient), KeyFile: keyOf(pki.FrontProxyClient),
+			CAFile: certOf(pki.FrontProxyCA), Name: pki.FrontProxyClientUser,
+		}
+		if adjust != nil {
+			adjust(c, certOf)
 		}
 	}))(t)
-	defer func() {
+	t.Cleanup(func() {
 		if err := in.stop(); err != nil {
 			t.Error(err)
 		}
-	}()
+	})
+	return in, ext
+}
+
+func TestExtensionServer(t *testing.T) {
+	in, ext := startExtended(t, nil)
+	ctx := t.Context()
 	registry := register(t, in, ext)
 	get := func() error {
 		return in.client.RESTClient().Get().AbsPath("/apis/"+stuffGroup+"/v1/things/a").SetHeader("X-Remote-User", "root").SetHeader("X-Remote-Group", "system:masters").
@@ -239,28 +252,13 @@ func checkAsked(t *testing.T, e *extension) {
 
 // Extension servers believe the headers of Config.FrontProxy, so no user may send them.
 func TestExtensionServerGetsNoHeadersOfFrontProxies(t *testing.T) {
-	dir, ctx := t.TempDir(), t.Context()
-	keys := func(name, ext string) string { return filepath.Join(dir, "pki", name+ext) }
-	if _, err := pki.Ensure(pki.Config{Dir: filepath.Join(dir, "pki"), IPs: []net.IP{net.IPv4(127, 0, 0, 1)}}); err != nil {
-		t.Fatal(err)
-	}
-	ext := newExtension(t, pkitest.Load(t, keys(pki.FrontProxyCA, ".crt"), keys(pki.FrontProxyCA, ".key")))
-	in := must(startWith(dir, func(c *apiserver.Config) {
-		c.ToServices = ext.dial
-		c.Proxy = apiserver.Proxy{
-			CertFile: keys(pki.FrontProxyClient, ".crt"), KeyFile: keys(pki.FrontProxyClient, ".key"),
-			CAFile: keys(pki.FrontProxyCA, ".crt"), Name: pki.FrontProxyClientUser,
-		}
+	in, ext := startExtended(t, func(c *apiserver.Config, certOf func(name string) string) {
 		c.FrontProxy = &kubeauth.FrontProxy{
-			CAFile: keys(pki.CA, ".crt"), AllowedNames: []string{"sso"}, UserHeaders: []string{"X-Sso-User"}, UIDHeaders: []string{"X-Sso-Uid"},
+			CAFile: certOf(pki.CA), AllowedNames: []string{"sso"}, UserHeaders: []string{"X-Sso-User"}, UIDHeaders: []string{"X-Sso-Uid"},
 			GroupHeaders: []string{"X-Sso-Group"}, ExtraPrefixes: []string{"X-Sso-Extra-"},
 		}
-	}))(t)
-	defer func() {
-		if err := in.stop(); err != nil {
-			t.Error(err)
-		}
-	}()
+	})
+	ctx := t.Context()
 	registry := register(t, in, ext)
 	serveAt(t, in.client, "stuff", "10.9.9.9")
 	condition(t, registry, apiregistrationv1.ConditionTrue, "Passed")
