@@ -18,9 +18,9 @@ import (
 )
 
 const (
-	// maxShaking bounds the connections of a Server that are in their TLS handshake.
+	// maxHandshaking bounds the connections of a Server that are in their TLS handshake.
 	// kube-apiserver, which is one source, may connect to thousands of nodes at once.
-	maxShaking = 4096
+	maxHandshaking = 4096
 	// maxPending bounds the connections of a Server whose clients are not authorized.
 	maxPending = 512
 )
@@ -40,7 +40,7 @@ func (l *arrivals) Accept() (net.Conn, error) {
 	a := &arrival{Conn: c, server: l.server, leave: func() {}}
 	a.scarce.Store(descriptors.Scarce(c))
 	if _, ok := c.(*tls.Conn); ok {
-		a.leave = sync.OnceFunc(l.server.shaking.Enter(c))
+		a.leave = sync.OnceFunc(l.server.handshaking.Enter(c))
 	}
 	return a, nil
 }
@@ -68,9 +68,9 @@ func (a *arrival) Close() error {
 	return a.Conn.Close()
 }
 
-// shaken is called once after the handshake. A connection whose client is authorized may stay
+// handshakeDone is called once after the handshake. A connection whose client is authorized may stay
 // without a call: for idleTimeout. Any other counts as pending.
-func (a *arrival) shaken() {
+func (a *arrival) handshakeDone() {
 	a.leave()
 	if f := a.server.cfg.Authorize; f != nil && f(a.state()) != nil {
 		a.leave = sync.OnceFunc(a.server.pending.Enter(a.Conn))
@@ -128,7 +128,7 @@ func (handshake) ServerHandshake(c net.Conn) (net.Conn, credentials.AuthInfo, er
 		}
 		level = credentials.PrivacyAndIntegrity
 	}
-	a.shaken()
+	a.handshakeDone()
 	return a, authInfo{credentials.CommonAuthInfo{SecurityLevel: level}, a}, nil
 }
 

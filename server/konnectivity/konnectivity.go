@@ -111,15 +111,15 @@ type Config struct {
 
 // A Server is a front end. Serve may be called for several listeners.
 type Server struct {
-	cfg     Config
-	metrics *metrics
-	shaking *strangers.Pending   // connections in their TLS handshake
-	pending *strangers.Pending   // connections of clients that are not authorized
-	sparse  strangers.LogLimiter // limits log lines about connections that never had a call
-	denied  strangers.LogLimiter // limits log lines about refused clients
-	hold    time.Duration        // answerTime
-	calls   atomic.Int64
-	conns   atomic.Int64
+	cfg         Config
+	metrics     *metrics
+	handshaking *strangers.Pending   // connections in their TLS handshake
+	pending     *strangers.Pending   // connections of clients that are not authorized
+	sparse      strangers.LogLimiter // limits log lines about connections that never had a call
+	denied      strangers.LogLimiter // limits log lines about refused clients
+	hold        time.Duration        // answerTime
+	calls       atomic.Int64
+	conns       atomic.Int64
 }
 
 // New checks c. It starts nothing.
@@ -142,7 +142,7 @@ func New(c Config) (*Server, error) {
 	}
 	return &Server{
 		cfg: c, metrics: newMetrics(c.Metrics), hold: answerTime,
-		shaking: strangers.NewPending(descriptors.AtMost(maxShaking)), pending: strangers.NewPending(maxPending),
+		handshaking: strangers.NewPending(descriptors.AtMost(maxHandshaking)), pending: strangers.NewPending(maxPending),
 	}, nil
 }
 
