@@ -68,7 +68,7 @@ func (u *unauthorized) note(status int, now time.Time) (tell, ask bool) {
 	}
 	if u.since.IsZero() {
 		u.since = now
-		if first := now.Add(refusedFor + time.Duration(rand.Float64()*float64(askSpread))); u.next.Before(first) {
+		if first := now.Add(refusedFor + rand.N(askSpread)); u.next.Before(first) {
 			u.next = first
 		}
 	}
@@ -83,9 +83,9 @@ func (u *unauthorized) note(status int, now time.Time) (tell, ask bool) {
 
 // Answered records the HTTP status of the API's answer to a request of the node. While all are
 // 401 (Unauthorized) that is logged: once if the node was given its certificate and the API never
-// accepted one, as beside a server that has an authority of its own for agents. A server does not look at the certificate of a session
-// again, so it is asked in a connection beside that, and Config.Rejected is called if the server
-// refuses the certificate. It does not block.
+// accepted one, as beside a server that has an authority of its own for agents. A server does not
+// look at the certificate of a session again, so it is asked in a connection beside that, and
+// Config.Rejected is called if the server refuses the certificate. It does not block.
 func (g *Group) Answered(status int) {
 	tell, ask := g.unauthorized.note(status, time.Now())
 	if !tell && !ask {

@@ -1,4 +1,5 @@
-// This file has what servers say of the client certificate, and stops requests that are of no use.
+// This file has what servers say of the client certificate, and delays requests for another one that
+// would be refused as well.
 
 package bootstrap
 
@@ -12,11 +13,11 @@ import (
 )
 
 const (
-	// vainFirst is the wait, within a quarter, after a server has refused a certificate and the one
+	// refusedWait is the wait, within a quarter, after a server has refused a certificate and the one
 	// that a token got in its place. The signer may be given a new authority some minutes after the
-	// server. The wait doubles each time, up to vainLimit.
-	vainFirst = 5 * time.Minute
-	vainLimit = 8 * time.Hour
+	// server. The wait doubles each time, up to refusedLimit.
+	refusedWait  = 5 * time.Minute
+	refusedLimit = 8 * time.Hour
 )
 
 // Reject records that a server does not admit the node with its client certificate. Then
@@ -46,10 +47,10 @@ func (r *Rotation) Admitted() {
 	r.client.refused.Store(nil)
 }
 
-// A vain has what is known of certificates that are refused one after the other. A server that takes
-// those of another authority (--agent-ca) refuses all that this cluster signs. The goroutine that
-// renews uses it alone.
-type vain struct {
+// refusals are what is known of certificates that are refused one after the other. A server that
+// takes those of another authority (--agent-ca) refuses all that this cluster signs. The goroutine
+// that renews uses it alone.
+type refusals struct {
 	next  *tls.Certificate // got with a token in place of a refused one, of the same authority; nil if there is none
 	of    *tls.Certificate // the refused one after which requests wait
 	until time.Time
@@ -64,34 +65,34 @@ type basis struct {
 }
 
 // got records a certificate that a token got in place of a refused one.
-func (v *vain) got(refused, next *tls.Certificate) {
+func (f *refusals) got(refused, next *tls.Certificate) {
 	if a, b := refused.Leaf, next.Leaf; bytes.Equal(a.RawIssuer, b.RawIssuer) && bytes.Equal(a.AuthorityKeyId, b.AuthorityKeyId) {
-		v.next = next
+		f.next = next
 	}
 }
 
-// inVain reports whether another request is of no use now: a certificate that was got in place of
-// a refused one, by the same authority, is refused too, and none was admitted in between. That is over
-// after a while, and with another token or another authority of the cluster.
-func (n *renewal) inVain(now time.Time) bool {
-	v, pair, refused := &n.vain, n.cert.Load(), n.refused.Load()
+// refusedAgain reports whether no other certificate is to be requested now: one that was got in place
+// of a refused one, by the same authority, is refused too, and none was admitted in between. That is
+// over after a while, and with another token or another authority of the cluster.
+func (n *renewal) refusedAgain(now time.Time) bool {
+	f, pair, refused := &n.refusals, n.cert.Load(), n.refused.Load()
 	switch {
 	case refused == nil:
-		v.next, v.of, v.times = nil, nil, 0
+		f.next, f.of, f.times = nil, nil, 0
 		return false
 	case refused != pair:
 		return false
-	case v.of == pair:
-		return now.Before(v.until) && v.basis == n.basisNow()
-	case v.next != pair:
+	case f.of == pair:
+		return now.Before(f.until) && f.basis == n.basisNow()
+	case f.next != pair:
 		return false
 	}
-	wait := min(vainFirst<<v.times, vainLimit)
+	wait := min(refusedWait<<f.times, refusedLimit)
 	wait = wait*3/4 + rand.N(wait/2)
-	v.of, v.until, v.basis = pair, now.Add(wait), n.basisNow()
-	v.times = min(v.times+1, 8) // the shift has no overflow
-	n.rotation.cfg.Log.Error("a server refuses the new client certificate too, and no other is requested for a while: it does not take certificates of this cluster's authority; "+
-		"if it runs with --agent-ca, give --client-certificate, --client-key and --certificate-authority",
+	f.of, f.until, f.basis = pair, now.Add(wait), n.basisNow()
+	f.times = min(f.times+1, 8) // the shift has no overflow
+	n.rotation.cfg.Log.Error("a server refuses the new client certificate too, and no other is requested for a while: if it runs with --agent-ca, give --client-certificate, --client-key "+
+		"and --certificate-authority; else the authority that signs is not the one that it takes",
 		slog.String("node", n.rotation.cfg.Identity.NodeName()), slog.Duration("after", wait.Round(time.Minute)))
 	return true
 }

@@ -198,8 +198,8 @@ type renewal struct {
 	// rejected is the certificate that a server did not admit.
 	rejected atomic.Pointer[tls.Certificate]
 	// refused is the certificate that a server refused, whatever its key.
-	refused atomic.Pointer[tls.Certificate]
-	vain    vain
+	refused  atomic.Pointer[tls.Certificate]
+	refusals refusals
 
 	unsaved []byte // the certificate and key while the file does not have them, PEM encoded
 	told    bool   // whether it was logged that they cannot be written
@@ -239,7 +239,7 @@ func (n *renewal) poll() time.Duration {
 // than it should, its authority was replaced, or a random point between 30 and 50 percent
 // of its life is past. So a disconnected node has half of that life to reconnect.
 func (n *renewal) due(now time.Time) bool {
-	if n.inVain(now) || now.Before(n.after) {
+	if n.refusedAgain(now) || now.Before(n.after) { // in this order: an admission is noticed during a back-off
 		return false
 	}
 	if n.stale(now) {
@@ -368,7 +368,7 @@ func (n *renewal) replace(ctx context.Context) error {
 		var data []byte
 		if data, err = id.rejoin(ctx, have); err == nil {
 			if err = n.use(data); err == nil && refused {
-				n.vain.got(have, n.cert.Load())
+				n.refusals.got(have, n.cert.Load())
 			}
 		}
 	}

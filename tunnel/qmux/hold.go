@@ -86,7 +86,7 @@ func (s *Session) holdStuckLocked(lost ...*conn) {
 		}
 		if o.losses++; o.losses > 2 {
 			bound := min(minBackoff<<min(o.losses-1, 6), maxBackoff)
-			o.held = time.Now().Add(time.Duration(rand.Float64() * float64(bound)))
+			o.held = time.Now().Add(rand.N(bound))
 			s.holdUntilLocked(o.held)
 		}
 	}
