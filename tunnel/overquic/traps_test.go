@@ -182,9 +182,7 @@ func TestCertificates(t *testing.T) {
 	}
 	cancel()
 	wg.Wait()
-	if n := l.(*listener).handshakes.Load(); n != 0 {
-		t.Errorf("%d handshakes are still under way", n)
-	}
+	await(t, "the handshakes to give their places back", func() bool { return l.(*listener).handshakes.Load() == 0 })
 }
 
 // Handshakes are bounded in all and from one address, which keeps no other one out.
