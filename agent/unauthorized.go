@@ -209,8 +209,9 @@ func (s *shared) refuses(server string, now time.Time, servers int) bool {
 			refusing++
 		case said.session == nil:
 			accepted = accepted || now.Sub(said.at) < acceptedFor
-		case said.session.inUse():
-			s.refused, accepted = time.Time{}, true
+		case said.session.inUse(): // the time begins at the first refusal without one
+			s.refused = time.Time{}
+			return false
 		}
 	}
 	if s.refused.IsZero() {

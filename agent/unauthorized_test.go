@@ -174,6 +174,30 @@ func TestShortLossIsNoRefusal(t *testing.T) {
 	}
 }
 
+// TestRefusalsBesideASessionDoNotCount: the time of refusals begins once the node has no session, not
+// at the last refusal before.
+func TestRefusalsBesideASessionDoNotCount(t *testing.T) {
+	bubble(t, func(t *testing.T, h *servers) {
+		shut := h.open("b:1")
+		a := h.startGroup(Config{Servers: []string{"b:1"}}, 1)
+		pass(time.Minute)
+		refused := func() bool { return a.shared.refuses("a:1", time.Now(), 2) }
+		if refused() {
+			t.Error("a refusal beside a session counts")
+		}
+		pass(silentFor)
+		shut()
+		pass(time.Second)
+		if refused() {
+			t.Error("the time of the session counts")
+		}
+		pass(silentFor)
+		if !refused() {
+			t.Error("the time without a session does not count")
+		}
+	})
+}
+
 // TestAPIRefusesCertificate: when the API refuses a certificate and sessions go on, that is logged
 // once a minute, and a server is asked in another session, which ends no stream.
 func TestAPIRefusesCertificate(t *testing.T) {
