@@ -135,14 +135,10 @@ func (w *worker) prepare(now time.Time) {
 
 // logInputs logs once that the inputs of containers could not be written to disk.
 func (w *worker) logInputs(err error) {
-	text := ""
-	if err != nil {
-		text = err.Error()
-	}
-	if text != "" && text != w.unkept {
+	if err != nil && !w.unkept { // the error may have the name of a temporary file
 		w.log.Warn("what the pod's containers are made from is not kept on disk: after a restart without a server they cannot be started again", "err", err)
 	}
-	w.unkept = text
+	w.unkept = err != nil
 }
 
 func (w *worker) preparedWith(st runtime.SandboxStatus, err error) {

@@ -67,7 +67,7 @@ type worker struct {
 	status   corev1.PodStatus // as last computed
 	saved    checkpoint       // as last written to disk
 	unsaved  bool             // writing it has failed since, which was logged
-	unkept   string           // the last logged error of writing the inputs
+	unkept   bool             // writing the inputs failed the last time
 	// allocatable is the node's, as last known.
 	allocatable corev1.ResourceList
 	ended       bool // the phase is final
