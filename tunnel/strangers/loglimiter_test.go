@@ -56,18 +56,18 @@ func TestRepeatLimiter(t *testing.T) {
 				t.Fatalf("%d lines of subject %d", n, b)
 			}
 		}
-		<-time.After(repeatInterval)
+		<-time.After(logInterval)
 		if n, kept := lines("a", 100); n != 1 || kept != 0 {
 			t.Errorf("a minute later: %d lines and %d others", n, kept)
 		}
-		<-time.After(repeatInterval)
+		<-time.After(logInterval)
 		if n, kept := lines("b", 1); n != 1 || kept != 99 {
 			t.Errorf("of another one: %d lines and %d others", n, kept)
 		}
 		if n := len(l.full); n != 2 {
 			t.Errorf("%d subjects are remembered", n)
 		}
-		<-time.After(repeatBurst * repeatInterval)
+		<-time.After(repeatBurst * logInterval)
 		if n, _ := lines("a", 100); n != repeatBurst {
 			t.Errorf("later: %d lines", n)
 		}
