@@ -3,6 +3,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -214,11 +215,8 @@ func New(c Config) (*Agent, error) {
 		target:  c.Target,
 		dialer:  newDialer(&c),
 		routing: systemRouting(),
-		log:     c.Log,
+		log:     cmp.Or(c.Log, slog.New(slog.DiscardHandler)),
 		shared:  newShared(),
-	}
-	if a.log == nil {
-		a.log = slog.New(slog.DiscardHandler)
 	}
 	if a.target == nil {
 		a.target = a.policy.dial
@@ -229,21 +227,13 @@ func New(c Config) (*Agent, error) {
 
 // setTimes sets the default durations.
 func (c *Config) setTimes() error {
-	if c.MinBackoff <= 0 {
-		c.MinBackoff = DefaultMinBackoff
-	}
-	if c.MaxBackoff <= 0 {
-		c.MaxBackoff = max(DefaultMaxBackoff, c.MinBackoff)
-	}
+	c.MinBackoff = cmp.Or(max(c.MinBackoff, 0), DefaultMinBackoff)
+	c.MaxBackoff = cmp.Or(max(c.MaxBackoff, 0), max(DefaultMaxBackoff, c.MinBackoff))
 	if c.MaxBackoff < c.MinBackoff {
 		return fmt.Errorf("highest back-off %v is below the lowest, %v", c.MaxBackoff, c.MinBackoff)
 	}
-	if c.DrainTimeout <= 0 {
-		c.DrainTimeout = DefaultDrainTimeout
-	}
-	if c.MoveTimeout <= 0 {
-		c.MoveTimeout = DefaultMoveTimeout
-	}
+	c.DrainTimeout = cmp.Or(max(c.DrainTimeout, 0), DefaultDrainTimeout)
+	c.MoveTimeout = cmp.Or(max(c.MoveTimeout, 0), DefaultMoveTimeout)
 	return nil
 }
 

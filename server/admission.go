@@ -4,6 +4,7 @@
 package server
 
 import (
+	"cmp"
 	"fmt"
 	"sync"
 	"time"
@@ -42,13 +43,10 @@ type admission struct {
 }
 
 func newAdmission(maxGreeting, maxSessions int) *admission {
-	if maxGreeting <= 0 {
-		maxGreeting = defaultMaxGreeting
+	return &admission{
+		maxGreeting: cmp.Or(max(maxGreeting, 0), defaultMaxGreeting), maxSessions: cmp.Or(max(maxSessions, 0), defaultMaxSessions),
+		ofNode: make(map[string]int), took: 10 * time.Millisecond,
 	}
-	if maxSessions <= 0 {
-		maxSessions = defaultMaxSessions
-	}
-	return &admission{maxGreeting: maxGreeting, maxSessions: maxSessions, ofNode: make(map[string]int), took: 10 * time.Millisecond}
 }
 
 // enter admits a session of node to its handshake; the caller must then call greeted and

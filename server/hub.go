@@ -3,6 +3,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -140,24 +141,14 @@ func New(c Config) (*Hub, error) {
 	if c.Identify == nil {
 		c.Identify = identify
 	}
-	if c.Log == nil {
-		c.Log = slog.New(slog.DiscardHandler)
-	}
+	c.Log = cmp.Or(c.Log, slog.New(slog.DiscardHandler))
 	c.DrainTimeout = bounded(c.DrainTimeout, defaultDrainTimeout)
 	c.ParkedPatience = bounded(c.ParkedPatience, defaultParkedPatience)
 	c.RestartPatience = bounded(c.RestartPatience, defaultRestartPatience)
-	if c.MaxNodeSeries <= 0 {
-		c.MaxNodeSeries = defaultMaxNodeSeries
-	}
-	if c.MaxGone <= 0 {
-		c.MaxGone = defaultMaxGone
-	}
-	if c.TakeBack <= 0 {
-		c.TakeBack = DefaultTakeBack
-	}
-	if c.BeyondName == "" {
-		c.BeyondName = "beyond"
-	}
+	c.MaxNodeSeries = cmp.Or(max(c.MaxNodeSeries, 0), defaultMaxNodeSeries)
+	c.MaxGone = cmp.Or(max(c.MaxGone, 0), defaultMaxGone)
+	c.TakeBack = cmp.Or(max(c.TakeBack, 0), DefaultTakeBack)
+	c.BeyondName = cmp.Or(c.BeyondName, "beyond")
 	h := &Hub{id: rand.Text(), config: c, log: c.Log, ledger: newLedger(c.MaxNodeSeries, c.BeyondName), admission: newAdmission(c.MaxGreeting, c.MaxSessions), leaving: make(chan struct{})}
 	h.history = newHistory(c.MaxGone)
 	h.registry.takeBack, h.registry.maxGone = c.TakeBack, c.MaxGone

@@ -3,6 +3,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -78,15 +79,9 @@ func NewPort(c PortConfig) (*Port, error) {
 	if c.Listener == nil {
 		return nil, errors.New("port: no listener")
 	}
-	if c.HelloTimeout <= 0 {
-		c.HelloTimeout = defaultHelloTimeout
-	}
-	if c.MaxPeeking <= 0 {
-		c.MaxPeeking = defaultMaxPeeking
-	}
-	if c.Log == nil {
-		c.Log = slog.New(slog.DiscardHandler)
-	}
+	c.HelloTimeout = cmp.Or(max(c.HelloTimeout, 0), defaultHelloTimeout)
+	c.MaxPeeking = cmp.Or(max(c.MaxPeeking, 0), defaultMaxPeeking)
+	c.Log = cmp.Or(c.Log, slog.New(slog.DiscardHandler))
 	addr := c.Listener.Addr()
 	c.Listener = descriptors.Sparing(c.Listener, c.Log)
 	p := &Port{

@@ -109,13 +109,9 @@ func New(c Config) (*Server, error) {
 	if c.Dial == nil {
 		return nil, errors.New("connect: Config.Dial is required")
 	}
-	if c.DialTimeout <= 0 {
-		c.DialTimeout = DefaultDialTimeout
-	}
+	c.DialTimeout = cmp.Or(max(c.DialTimeout, 0), DefaultDialTimeout)
 	c.DrainTimeout = cmp.Or(c.DrainTimeout, drainTimeout)
-	if c.Log == nil {
-		c.Log = slog.New(slog.DiscardHandler)
-	}
+	c.Log = cmp.Or(c.Log, slog.New(slog.DiscardHandler))
 	return &Server{cfg: c, metrics: fronts.NewMetrics(c.Metrics), idlers: strangers.NewPending(descriptors.AtMost(maxIdlers)), hold: answerTime}, nil
 }
 

@@ -127,19 +127,11 @@ func New(c Config) (*Server, error) {
 	if c.Dial == nil {
 		return nil, errors.New("konnectivity: Config.Dial is required")
 	}
-	if c.DialTimeout <= 0 {
-		c.DialTimeout = DefaultDialTimeout
-	}
+	c.DialTimeout = cmp.Or(max(c.DialTimeout, 0), DefaultDialTimeout)
 	c.DrainTimeout = cmp.Or(c.DrainTimeout, drainTimeout)
-	if c.MaxCalls <= 0 {
-		c.MaxCalls = DefaultMaxCalls
-	}
-	if c.MaxConns <= 0 {
-		c.MaxConns = DefaultMaxConns
-	}
-	if c.Log == nil {
-		c.Log = slog.New(slog.DiscardHandler)
-	}
+	c.MaxCalls = cmp.Or(max(c.MaxCalls, 0), DefaultMaxCalls)
+	c.MaxConns = cmp.Or(max(c.MaxConns, 0), DefaultMaxConns)
+	c.Log = cmp.Or(c.Log, slog.New(slog.DiscardHandler))
 	return &Server{
 		cfg: c, metrics: newMetrics(c.Metrics), hold: answerTime,
 		handshaking: strangers.NewPending(descriptors.AtMost(maxHandshaking)), pending: strangers.NewPending(maxPending),

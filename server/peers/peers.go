@@ -151,9 +151,7 @@ func New(c Config) (*Peers, error) {
 		return nil, errors.New("peers: no way to other servers, or no hub")
 	}
 	c.DrainTimeout = cmp.Or(c.DrainTimeout, 5*time.Second)
-	if c.Log == nil {
-		c.Log = slog.New(slog.DiscardHandler)
-	}
+	c.Log = cmp.Or(c.Log, slog.New(slog.DiscardHandler))
 	p := &Peers{
 		cfg: c, log: c.Log, set: make(chan struct{}, 1), leaving: make(chan struct{}),
 		heard: make(chan struct{}),

@@ -10,6 +10,7 @@
 package relay
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -66,15 +67,9 @@ func New(c Config) (*Relay, error) {
 	if c.Dial == nil {
 		c.Dial = new(net.Dialer).DialContext
 	}
-	if c.Limit <= 0 {
-		c.Limit = DefaultLimit
-	}
-	if c.DialTimeout <= 0 {
-		c.DialTimeout = DefaultDialTimeout
-	}
-	if c.Log == nil {
-		c.Log = slog.New(slog.DiscardHandler)
-	}
+	c.Limit = cmp.Or(max(c.Limit, 0), DefaultLimit)
+	c.DialTimeout = cmp.Or(max(c.DialTimeout, 0), DefaultDialTimeout)
+	c.Log = cmp.Or(c.Log, slog.New(slog.DiscardHandler))
 	pending := strangers.NewPending(c.Limit)
 	// The listener of agents' connections has no port.
 	agents := memnet.NewHandoff(tunnel.Addr("agents"), backlog)

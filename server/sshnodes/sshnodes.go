@@ -8,6 +8,7 @@
 package sshnodes
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -53,9 +54,7 @@ func New(c Config) (*Fleet, error) {
 	if c.Admit == nil {
 		c.Admit = func(string) error { return nil }
 	}
-	if c.Log == nil {
-		c.Log = slog.New(slog.DiscardHandler)
-	}
+	c.Log = cmp.Or(c.Log, slog.New(slog.DiscardHandler))
 	m := newMetrics(c.Metrics)
 	c.SSH.RTT = func(d time.Duration) { m.rtt.Observe(d.Seconds()) }
 	return &Fleet{cfg: c, metrics: m, nodes: make(map[string]*node)}, nil

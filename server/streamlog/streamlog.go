@@ -7,6 +7,7 @@
 package streamlog
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -69,12 +70,8 @@ func New(c Config) (*Log, error) {
 	if c.Out == nil {
 		return nil, errors.New("streamlog: Config.Out is required")
 	}
-	if c.Queue <= 0 {
-		c.Queue = defaultQueue
-	}
-	if c.Log == nil {
-		c.Log = slog.New(slog.DiscardHandler)
-	}
+	c.Queue = cmp.Or(max(c.Queue, 0), defaultQueue)
+	c.Log = cmp.Or(c.Log, slog.New(slog.DiscardHandler))
 	return &Log{out: c.Out, log: c.Log, metrics: newMetrics(c.Metrics), queue: make(chan server.Ended, c.Queue)}, nil
 }
 
