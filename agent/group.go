@@ -317,8 +317,7 @@ func (g *Group) dial(ctx context.Context, d tunnel.Dial) (net.Conn, error) {
 // await cancels a dial of a when another agent is connected and a is not. After otherAfter it
 // does so if another one that was not tried is connected.
 func (g *Group) await(ctx context.Context, a *Agent, tried map[*Agent]bool, cancel context.CancelCauseFunc) {
-	slow := time.NewTimer(otherAfter)
-	defer slow.Stop()
+	slow := time.After(otherAfter)
 	for late := false; ; {
 		changed := g.shared.next()
 		other := g.use(tried)
@@ -328,7 +327,7 @@ func (g *Group) await(ctx context.Context, a *Agent, tried map[*Agent]bool, canc
 		}
 		select {
 		case <-changed:
-		case <-slow.C:
+		case <-slow:
 			late = true
 		case <-ctx.Done():
 			return

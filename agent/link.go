@@ -164,12 +164,10 @@ func (l *link) runControl(ctx context.Context) error {
 
 // finish waits for idle, for the end of the session, or for the timeout.
 func (l *link) finish(idle <-chan struct{}, timeout time.Duration) {
-	t := time.NewTimer(timeout)
-	defer t.Stop()
 	select {
 	case <-idle:
 	case <-l.session.Context().Done():
-	case <-t.C:
+	case <-time.After(timeout):
 	}
 }
 
@@ -179,14 +177,13 @@ func (l *link) finish(idle <-chan struct{}, timeout time.Duration) {
 func (l *link) drain(ended <-chan error) {
 	const text = "agent is stopping"
 	l.log.Info("leaving", "streams", l.streams.count())
-	t := time.NewTimer(l.agent.cfg.DrainTimeout)
-	defer t.Stop()
+	late := time.After(l.agent.cfg.DrainTimeout)
 	ctx, cancel := context.WithTimeout(context.Background(), max(l.agent.cfg.DrainTimeout, time.Second))
 	err := l.control.Drain(ctx, tunnel.Draining, text)
 	cancel()
 	if err == nil {
 		select {
-		case <-t.C:
+		case <-late:
 			l.log.Info("cutting streams that have not finished", "streams", l.streams.count(), "after", l.agent.cfg.DrainTimeout)
 		case l.err = <-ended:
 			return

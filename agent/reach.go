@@ -152,11 +152,9 @@ func causeOf(ctx context.Context, s tunnel.Session, err error) error {
 	if reasonOf(err) != nil || errors.As(err, &bye) {
 		return err
 	}
-	t := time.NewTimer(time.Second)
-	defer t.Stop()
 	select {
 	case <-s.Context().Done():
-	case <-t.C:
+	case <-time.After(time.Second):
 	case <-ctx.Done():
 	}
 	if cause := context.Cause(s.Context()); cause != nil && (reasonOf(cause) != nil || errors.As(cause, &bye)) {

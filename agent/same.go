@@ -119,8 +119,7 @@ func (k *keeper) pauseBeside(ctx context.Context, server string, d time.Duration
 		pause(ctx, d)
 		return
 	}
-	t := time.NewTimer(d)
-	defer t.Stop()
+	over := time.After(d)
 	for {
 		changed := k.agent.shared.next()
 		if !other.inUse() {
@@ -129,7 +128,7 @@ func (k *keeper) pauseBeside(ctx context.Context, server string, d time.Duration
 		}
 		select {
 		case <-changed:
-		case <-t.C:
+		case <-over:
 			return
 		case <-ctx.Done():
 			return

@@ -51,8 +51,7 @@ func (h *Hub) dialWaiting(ctx context.Context, node string, d tunnel.Dial, dial 
 		return c, w, err
 	}
 	defer h.registry.giveUp(node)
-	t := time.NewTimer(h.config.RestartPatience)
-	defer t.Stop()
+	late := time.After(h.config.RestartPatience)
 	for {
 		news := h.registry.newsOf(node)
 		if c, w, err = dial(); tunnel.CodeOf(err) != tunnel.Draining || h.stopping.Load() {
@@ -60,7 +59,7 @@ func (h *Hub) dialWaiting(ctx context.Context, node string, d tunnel.Dial, dial 
 		}
 		select {
 		case <-news:
-		case <-t.C:
+		case <-late:
 			return nil, w, err
 		case <-ctx.Done():
 			if cause := context.Cause(ctx); !errors.Is(cause, context.DeadlineExceeded) {

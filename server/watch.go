@@ -163,10 +163,8 @@ func (h *Hub) closeIdle(ctx context.Context, m *member, why error) (idle <-chan 
 	ctx, cancel := m.untilExpelled(ctx)
 	defer cancel()
 	if !m.leaving() { // it may be about to open a stream that it started before it migrated
-		t := time.NewTimer(linger)
-		defer t.Stop()
 		select {
-		case <-t.C:
+		case <-time.After(linger):
 		case <-m.session.Context().Done():
 		case <-ctx.Done():
 		}
@@ -202,11 +200,9 @@ func (h *Hub) drain(m *member, ended <-chan error) error {
 	} else if err != nil {
 		return err
 	}
-	t := time.NewTimer(time.Until(until))
-	defer t.Stop()
 	select {
 	case <-m.dialed.Idle():
-	case <-t.C:
+	case <-time.After(time.Until(until)):
 	case err := <-ended:
 		return err
 	case <-ctx.Done():

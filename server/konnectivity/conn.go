@@ -217,11 +217,9 @@ func (k *conn) toClient() (n int64, err error) {
 // patient waits until the client has had time to read the answer to its dial; false if
 // the connection ends before.
 func (k *conn) patient() bool {
-	t := time.NewTimer(k.call.hold)
-	defer t.Stop()
 	select {
 	case <-k.received:
-	case <-t.C:
+	case <-time.After(k.call.hold):
 	case <-k.ctx.Done():
 		return false
 	}

@@ -82,11 +82,9 @@ func (l *link) keep(ctx, holding, dialing context.Context) {
 			said = err.Error()
 			l.peers.log.Warn("no session with another server; it is tried again", "server", l.peer.ID, "addr", l.peer.Addr, "err", err)
 		}
-		t := time.NewTimer(wait/2 + rand.N(wait/2)) //nolint:gosec // spreads attempts
 		select {
-		case <-t.C:
+		case <-time.After(wait/2 + rand.N(wait/2)): //nolint:gosec // spreads attempts
 		case <-retrying.Done():
-			t.Stop()
 			return
 		}
 		wait = min(2*wait, highest)

@@ -215,12 +215,11 @@ func (p *Peers) hearOthers(ctx context.Context) {
 	if p.waits.IsZero() {
 		p.waits = time.Now()
 	}
-	t := time.NewTimer(time.Until(p.waits.Add(startup)))
+	until := p.waits.Add(startup)
 	p.mu.Unlock()
-	defer t.Stop()
 	select {
 	case <-p.heard:
-	case <-t.C:
+	case <-time.After(time.Until(until)):
 	case <-ctx.Done():
 	}
 }

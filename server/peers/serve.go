@@ -80,11 +80,9 @@ func (p *Peers) serve(ctx context.Context, s tunnel.Session, id string) {
 	served := tunnel.StartServing(run, s, v.answer)
 	select {
 	case <-ctx.Done():
-		t := time.NewTimer(p.cfg.DrainTimeout)
-		defer t.Stop()
 		select {
 		case <-v.open.Idle():
-		case <-t.C:
+		case <-time.After(p.cfg.DrainTimeout):
 		case <-s.Context().Done():
 		}
 	case <-s.Context().Done():

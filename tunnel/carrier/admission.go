@@ -168,9 +168,7 @@ func (g *handshake) acquire() error {
 	var tooLong <-chan time.Time
 	if !g.answered {
 		g.moveTo(nil)
-		t := time.NewTimer(g.admission.maxQueue)
-		defer t.Stop()
-		tooLong = t.C
+		tooLong = time.After(g.admission.maxQueue)
 	}
 	select {
 	case g.admission.tokens <- struct{}{}:

@@ -50,11 +50,9 @@ const brokenTimeout = time.Second
 
 // await waits until ctx is done, for brokenTimeout at most.
 func await(ctx context.Context) {
-	t := time.NewTimer(brokenTimeout)
-	defer t.Stop()
 	select {
 	case <-ctx.Done():
-	case <-t.C:
+	case <-time.After(brokenTimeout):
 	}
 }
 
