@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"github.com/hawser-project/hawser/tunnel"
 )
@@ -40,72 +41,53 @@ type handles struct {
 
 // newMetrics registers the metrics; with a nil registerer they are not exported.
 func newMetrics(reg prometheus.Registerer, state func() State) *metrics {
+	f := promauto.With(reg)
+	counters := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return f.NewCounterVec(prometheus.CounterOpts{Namespace: "hawser", Subsystem: "agent", Name: name, Help: help}, labels)
+	}
 	m := &metrics{
-		sessions: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "hawser_agent_sessions_total", Help: "Sessions established with a server, by transport.",
-		}, []string{"transport"}),
-		moves: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "hawser_agent_migrations_total",
-			Help: "Migrations to another connection (reason connection) or to a new session (fallback, address), by reason and result.",
-		}, []string{"reason", "result"}),
-		ledger: &ledger{live: make(map[*link]struct{})},
-		failures: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "hawser_agent_connect_failures_total", Help: "Attempts to connect to a server that failed, by reason.",
-		}, []string{"reason"}),
-		ends: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "hawser_agent_sessions_ended_total", Help: "Sessions with a server that ended, by reason.",
-		}, []string{"reason"}),
-		dials: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "hawser_agent_dials_total", Help: "Streams opened, by direction (in: by a server, out: by the node) and result.",
-		}, []string{"direction", "result"}),
-		open: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		sessions: counters("sessions_total", "Sessions established with a server, by transport.", "transport"),
+		moves: counters("migrations_total",
+			"Migrations to another connection (reason connection) or to a new session (fallback, address), by reason and result.", "reason", "result"),
+		ledger:   &ledger{live: make(map[*link]struct{})},
+		failures: counters("connect_failures_total", "Attempts to connect to a server that failed, by reason.", "reason"),
+		ends:     counters("sessions_ended_total", "Sessions with a server that ended, by reason.", "reason"),
+		dials:    counters("dials_total", "Streams opened, by direction (in: by a server, out: by the node) and result.", "direction", "result"),
+		open: f.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "hawser_agent_streams", Help: "Open streams, by direction (in: opened by a server, out: opened by the node).",
 		}, []string{"direction"}),
-		bytes: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "hawser_agent_stream_bytes_total", Help: "Bytes on streams, by direction (in, out) and way (sent to the server, received from it).",
-		}, []string{"direction", "way"}),
+		bytes: counters("stream_bytes_total", "Bytes on streams, by direction (in, out) and way (sent to the server, received from it).", "direction", "way"),
 	}
 	m.handles = make(map[string]func() handles)
 	for _, direction := range []string{inbound, outbound} {
 		m.handles[direction] = sync.OnceValue(func() handles { return m.handlesOf(direction) }) // no series before the first stream
 	}
-	if reg == nil {
-		return m
+	if reg != nil {
+		reg.MustRegister(m.ledger)
 	}
-	reg.MustRegister(m.sessions, m.moves, m.ledger, m.failures, m.ends, m.dials, m.open, m.bytes)
-	reg.MustRegister(gaugesOf(state)...)
+	gauges(f, state)
 	return m
 }
 
-// gaugesOf are the metrics of the state.
-func gaugesOf(state func() State) []prometheus.Collector {
-	return []prometheus.Collector{
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "hawser_agent_connected", Help: "1 if the agent has a session with a server and a connection for it.",
-		}, func() float64 {
-			if state().Connected {
+// gauges are the metrics of the state.
+func gauges(f promauto.Factory, state func() State) {
+	gauge := func(name, help string, value func() float64) {
+		f.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "hawser", Subsystem: "agent", Name: name, Help: help}, value)
+	}
+	flag := func(name, help string, up func() bool) {
+		gauge(name, help, func() float64 {
+			if up() {
 				return 1
 			}
 			return 0
-		}),
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "hawser_agent_parked", Help: "1 if the session with a server has no connection and is within the detach window.",
-		}, func() float64 {
-			if state().Parked.IsZero() {
-				return 0
-			}
-			return 1
-		}),
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "hawser_agent_rtt_seconds", Help: "Latest round trip to the server; 0 if not known.",
-		}, func() float64 { return state().RTT.Seconds() }),
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "hawser_agent_unread_bytes", Help: "Bytes received on TCP sessions that the streams' readers have not read.",
-		}, func() float64 { return float64(tunnel.ProcessIntake().Unread()) }),
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "hawser_agent_unread_limit_bytes", Help: "Limit of hawser_agent_unread_bytes. The server may send less as it is approached.",
-		}, func() float64 { return float64(tunnel.ProcessIntake().Limit()) }),
+		})
 	}
+	intake := tunnel.ProcessIntake()
+	flag("connected", "1 if the agent has a session with a server and a connection for it.", func() bool { return state().Connected })
+	flag("parked", "1 if the session with a server has no connection and is within the detach window.", func() bool { return !state().Parked.IsZero() })
+	gauge("rtt_seconds", "Latest round trip to the server; 0 if not known.", func() float64 { return state().RTT.Seconds() })
+	gauge("unread_bytes", "Bytes received on TCP sessions that the streams' readers have not read.", func() float64 { return float64(intake.Unread()) })
+	gauge("unread_limit_bytes", "Limit of hawser_agent_unread_bytes. The server may send less as it is approached.", func() float64 { return float64(intake.Limit()) })
 }
 
 // began counts a session in.
