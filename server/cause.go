@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"slices"
 	"syscall"
 
 	"github.com/hawser-project/hawser/tunnel"
@@ -23,16 +24,14 @@ const (
 	Parked
 )
 
+var stateNames = [...]string{"Detached", "Attached", "Parked"}
+
 // String is the state's name.
 func (s State) String() string {
-	switch s {
-	case Attached:
-		return "Attached"
-	case Parked:
-		return "Parked"
-	default:
-		return "Detached"
+	if s < 0 || int(s) >= len(stateNames) {
+		return stateNames[Detached]
 	}
+	return stateNames[s]
 }
 
 // A Cause is the kind of reason for which a session lost its connection or ended. Closed
@@ -58,13 +57,14 @@ const (
 	Failed
 )
 
+var causeNames = [...]string{"Unknown", "Silent", "Closed", "Left", "Replaced", "Refused", "Drained", "Failed"}
+
 // String is the cause's name.
 func (c Cause) String() string {
-	names := [...]string{"Unknown", "Silent", "Closed", "Left", "Replaced", "Refused", "Drained", "Failed"}
-	if c < 0 || int(c) >= len(names) {
-		return names[Unknown]
+	if c < 0 || int(c) >= len(causeNames) {
+		return causeNames[Unknown]
 	}
-	return names[c]
+	return causeNames[c]
 }
 
 // MarshalText and UnmarshalText write states and causes by their names: other servers
@@ -73,12 +73,7 @@ func (s State) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
 // UnmarshalText reads an unknown name as Detached.
 func (s *State) UnmarshalText(b []byte) error {
-	*s = Detached
-	for known := Detached; known <= Parked; known++ {
-		if known.String() == string(b) {
-			*s = known
-		}
-	}
+	*s = State(max(slices.Index(stateNames[:], string(b)), int(Detached)))
 	return nil
 }
 
@@ -87,11 +82,8 @@ func (c Cause) MarshalText() ([]byte, error) { return []byte(c.String()), nil }
 
 // UnmarshalText reads an unknown name as Failed.
 func (c *Cause) UnmarshalText(b []byte) error {
-	*c = Failed
-	for known := Unknown; known <= Failed; known++ {
-		if known.String() == string(b) {
-			*c = known
-		}
+	if *c = Cause(slices.Index(causeNames[:], string(b))); *c < 0 {
+		*c = Failed
 	}
 	return nil
 }
