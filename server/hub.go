@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/hawser-project/hawser/auth"
 	"github.com/hawser-project/hawser/tunnel"
@@ -192,25 +193,18 @@ func (h *Hub) Run(ctx context.Context) error {
 			leave()
 		}
 	}()
-	var (
-		wg    sync.WaitGroup
-		mu    sync.Mutex // guards first
-		first error
-	)
+	var group errgroup.Group
 	for _, l := range h.config.Listeners {
-		wg.Go(func() {
-			if err := l.Serve(ctx, h.session); err != nil {
-				mu.Lock()
-				defer mu.Unlock()
-				if first == nil {
-					first = fmt.Errorf("listen for agents on %s: %w", l.Addr(), err)
-				}
-				cancel(first)
+		group.Go(func() error {
+			err := l.Serve(ctx, h.session)
+			if err != nil {
+				err = fmt.Errorf("listen for agents on %s: %w", l.Addr(), err)
+				cancel(err)
 			}
+			return err
 		})
 	}
-	wg.Wait()
-	return first
+	return group.Wait()
 }
 
 // SetRoutes replaces the prefixes of node; none removes it. A single address is a prefix of
