@@ -123,6 +123,7 @@ type Peers struct {
 	log     *slog.Logger
 	metrics *metrics
 	set     chan struct{} // holds one if wanted has changed
+	served  chan struct{} // holds one for each session that another server has made
 
 	leaving   chan struct{} // closed by Leave
 	leaveOnce sync.Once
@@ -138,7 +139,6 @@ type Peers struct {
 	unheard map[string]struct{} // of the first Set, those at which no attempt has ended
 	wanted  []Peer
 	links   map[string]*link // by ID
-	served  int              // sessions that other servers have made
 	news    chan struct{}    // closed, and replaced, at the next change
 }
 
@@ -154,7 +154,7 @@ func New(c Config) (*Peers, error) {
 	c.Log = cmp.Or(c.Log, slog.New(slog.DiscardHandler))
 	p := &Peers{
 		cfg: c, log: c.Log, set: make(chan struct{}, 1), leaving: make(chan struct{}),
-		heard: make(chan struct{}),
+		heard: make(chan struct{}), served: make(chan struct{}, maxServed),
 		links: make(map[string]*link), news: make(chan struct{}),
 	}
 	p.metrics = newMetrics(c.Metrics, p)

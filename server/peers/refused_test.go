@@ -38,17 +38,17 @@ func TestRefused(t *testing.T) {
 			t.Errorf("its own ID: %v", err)
 		}
 	}
-	a.peers.mu.Lock()
-	a.peers.served += maxServed
-	a.peers.mu.Unlock()
+	for range maxServed {
+		a.peers.served <- struct{}{}
+	}
 	for range 2 {
 		if err := try("b"); !errors.Is(err, tunnel.Lost) {
 			t.Errorf("one too many: %v", err)
 		}
 	}
-	a.peers.mu.Lock()
-	a.peers.served -= maxServed
-	a.peers.mu.Unlock()
+	for range maxServed {
+		<-a.peers.served
+	}
 	if err := try("b"); err != nil {
 		t.Error(err)
 	}

@@ -63,11 +63,13 @@ func serverID(p tunnel.Peer) (string, error) {
 // to end.
 func (p *Peers) serve(ctx context.Context, s tunnel.Session, id string) {
 	defer func() { _ = s.Close() }() // its end is what matters
-	if !p.enter() {
+	select {
+	case p.served <- struct{}{}:
+		defer func() { <-p.served }()
+	default:
 		p.refuse(s, id, "too_many")
 		return
 	}
-	defer p.leave()
 	if id == p.cfg.ID {
 		p.refuse(s, id, "same_id") // its streams are rejected, so that it is told why
 	}
@@ -98,23 +100,6 @@ func (p *Peers) refuse(s tunnel.Session, id, reason string) {
 	if more, ok := p.refused.Allow([2]string{id, reason}); ok {
 		p.log.Warn("session of another server refused", "server", id, "addr", s.Peer().Addr.String(), "reason", reason, "others", more)
 	}
-}
-
-// enter reports whether one more session is admitted.
-func (p *Peers) enter() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.served >= maxServed {
-		return false
-	}
-	p.served++
-	return true
-}
-
-func (p *Peers) leave() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.served--
 }
 
 // A visit is a session that another server made.
