@@ -97,8 +97,7 @@ func (l *link) dial(ctx context.Context, d tunnel.Dial) (net.Conn, error) {
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	stop := context.AfterFunc(l.abandoned, func() { cancel(tunnel.Lost) })
-	defer stop()
+	defer context.AfterFunc(l.abandoned, func() { cancel(tunnel.Lost) })()
 	st, err := d.Connect(ctx, l.session)
 	if err != nil {
 		l.opened.leave()
@@ -152,8 +151,7 @@ func (l *link) run(ctx context.Context) {
 // waits until the data in flight to this end has been read.
 func (l *link) runControl(ctx context.Context) error {
 	err := l.control.Run(ctx, nil)
-	var bye *tunnel.Goodbye
-	if errors.As(err, &bye) && bye.Code == tunnel.Draining {
+	if bye, ok := errors.AsType[*tunnel.Goodbye](err); ok && bye.Code == tunnel.Draining {
 		opened := l.opened.close()
 		l.finish(l.streams.close(), finishTimeout)
 		l.finish(opened, linger)

@@ -124,8 +124,7 @@ func (m *metrics) dial(direction string, code tunnel.Code) {
 
 // reasonLabel is why an attempt failed or a session ended.
 func reasonLabel(err error) string {
-	var r *Refusal
-	if errors.As(err, &r) {
+	if r, ok := errors.AsType[*Refusal](err); ok {
 		switch {
 		case errors.Is(r.Reason, ErrCertificateRejected):
 			return "certificate"

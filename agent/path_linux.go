@@ -135,8 +135,7 @@ func watchPaths(ctx context.Context, changed func()) {
 		return
 	}
 	defer f.Close()
-	stop := context.AfterFunc(ctx, func() { _ = f.SetReadDeadline(time.Unix(1, 0)) })
-	defer stop()
+	defer context.AfterFunc(ctx, func() { _ = f.SetReadDeadline(time.Unix(1, 0)) })()
 	var b [1]byte // the kernel drops the rest of a message, which is not used
 	for ctx.Err() == nil {
 		// ENOBUFS is reported once when the queue was full: changes were lost.

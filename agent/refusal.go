@@ -65,8 +65,7 @@ func Diagnose(server string, err error) error {
 // diagnose is Diagnose with the remedies for this node's identity.
 func (a *Agent) diagnose(server string, err error) error {
 	err = Diagnose(server, err)
-	var r *Refusal
-	if errors.As(err, &r) {
+	if r, ok := errors.AsType[*Refusal](err); ok {
 		r.CertificateFile = a.cfg.CertificateFile
 	}
 	return err

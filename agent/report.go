@@ -40,8 +40,7 @@ func (k *keeper) report(server string, err error, wait time.Duration) {
 		args = append(args, slog.Int("repeated", last.times))
 	}
 	k.logged[server] = repeat{text: text, at: now}
-	var r *Refusal
-	if errors.As(err, &r) {
+	if _, ok := errors.AsType[*Refusal](err); ok {
 		k.agent.log.Error("cannot connect", args...)
 		return
 	}

@@ -199,8 +199,7 @@ func (h *Hub) start(ctx context.Context, m *member, d tunnel.Dial) (*conn, error
 	opened = true
 	c := m.track(openerServer, s, tunnel.Addr(d.Name))
 	c.Failed = func(err error) error {
-		var dial *tunnel.DialError
-		if errors.As(err, &dial) {
+		if _, ok := errors.AsType[*tunnel.DialError](err); ok {
 			return m.explain(d.Name, err)
 		}
 		return m.reason(err)

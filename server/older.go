@@ -37,8 +37,7 @@ const (
 func NewOlder(ln net.Listener, version string, o tunnel.Options) (tunnel.Listener, error) {
 	var logged strangers.LogLimiter
 	return carrier.Listen(ln, "hawser/1", olderProtocols[:], carrier.Bare, o, func(ctx context.Context, c *tls.Conn) (tunnel.Session, error) {
-		stop := context.AfterFunc(ctx, func() { _ = c.NetConn().Close() })
-		defer stop()
+		defer context.AfterFunc(ctx, func() { _ = c.NetConn().Close() })()
 		defer func() { _ = c.Close() }() // it has the refusal, or has left
 		who, _ := carrier.Identity(carrier.PeerOf(c, "hawser/1"))
 		if more, ok := logged.Allow(c.RemoteAddr()); ok {

@@ -120,8 +120,7 @@ func (p *Port) Refuse() {
 
 // Run accepts until ctx is done or Accept fails. It closes the port and its listeners.
 func (p *Port) Run(ctx context.Context) error {
-	stop := context.AfterFunc(ctx, func() { p.close() })
-	defer stop()
+	defer context.AfterFunc(ctx, func() { p.close() })()
 	defer p.close()
 	var wg sync.WaitGroup
 	defer wg.Wait()

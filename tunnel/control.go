@@ -174,8 +174,7 @@ func (c *Control) write(ctx context.Context, f frame, timeout time.Duration) err
 // The goroutine of an idle session waits here. Its stack needs 4 KiB if all its functions use
 // less than 1,248 bytes, else 8 KiB, so frames are in other functions.
 func (c *Control) Run(ctx context.Context, rtt func(time.Duration)) error {
-	stop := context.AfterFunc(ctx, func() { _ = c.stream.SetReadDeadline(time.Unix(1, 0)) }) // which has passed
-	defer stop()
+	defer context.AfterFunc(ctx, func() { _ = c.stream.SetReadDeadline(time.Unix(1, 0)) })() // which has passed
 	in := frameReader{r: c.stream}
 	for {
 		if err := c.ping(ctx); err != nil {

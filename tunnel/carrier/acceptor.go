@@ -86,8 +86,7 @@ func (l *listener) Serve(ctx context.Context, f func(context.Context, tunnel.Ses
 		_ = l.Close() // Serve returns either way
 		l.admission.close()
 	}
-	stop := context.AfterFunc(ctx, shut)
-	defer stop()
+	defer context.AfterFunc(ctx, shut)()
 	var wg sync.WaitGroup
 	defer func() {
 		shut()

@@ -157,10 +157,8 @@ func closedBy(f frame) error {
 
 // permanent says whether another attempt would fail in the same way.
 func permanent(err error) bool {
-	var e *sessionError
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*sessionError](err); ok {
 		return e.Code != tunnel.Busy && e.Code != tunnel.Draining && e.Code != tunnel.Replaced
 	}
-	var p *violation
-	return errors.As(err, &p)
+	return errors.As(err, new(*violation))
 }
