@@ -144,7 +144,11 @@ func (w *worker) probe(spec *corev1.Container, c *container, a *runtime.Containe
 	target := w.target(spec, a.ID, w.sandbox.ips)
 	exec := target.Exec
 	target.Exec = func(ctx context.Context, argv []string, out *probes.Output) (int, error) {
-		return exec(ctx, probeCommand(spec, argv), out)
+		argv, err := probeCommand(spec, argv)
+		if err != nil {
+			return 0, err
+		}
+		return exec(ctx, argv, out)
 	}
 	p := prober{w: w, spec: spec, c: c, id: a.ID, since: a.StartedAt, target: target}
 	started := c.started
