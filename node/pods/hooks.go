@@ -29,7 +29,7 @@ func (w *worker) target(spec *corev1.Container, id string, ips []string) probes.
 		Ports: spec.Ports,
 		Exec: func(ctx context.Context, argv []string, out *probes.Output) (int, error) {
 			both := &locked{to: out}
-			return w.r.cfg.Runtime.Exec(ctx, id, argv, runtime.Stdio{Out: both, Err: both})
+			return w.r.cfg.Runtime.Exec(ctx, id, argv, runtime.Stdio{Out: both, Err: both, Probe: true})
 		},
 		Dial: func(ctx context.Context, port uint16) (net.Conn, error) {
 			// A probe of a port declares that port. One to which the pod's own server redirects
