@@ -76,11 +76,13 @@ func (w *worker) assemble(ctx context.Context, pod *corev1.Pod, c *corev1.Contai
 	if err := containerSecurity(c); err != nil {
 		return out, err
 	}
-	env, err := environment(ctx, w.inputs, w.volumes, pod, c, facts, maps.Clone(w.r.apiServerVars))
+	env := maps.Clone(w.r.apiServerVars)
+	vars := newVariables(env)
+	err := environment(ctx, w.inputs, w.volumes, pod, c, facts, vars)
 	if err != nil {
 		return out, err
 	}
-	if out.Argv, err = commandLine(c, env); err != nil {
+	if out.Argv, err = commandLine(c, vars); err != nil {
 		return out, err
 	}
 	if _, ok := env["HOSTNAME"]; !ok {
@@ -95,7 +97,7 @@ func (w *worker) assemble(ctx context.Context, pod *corev1.Pod, c *corev1.Contai
 	if err = identity(pod, c, &out, os.Geteuid(), os.Getegid()); err != nil {
 		return out, err
 	}
-	if out.Mounts, err = w.mounts(ctx, pod, c, env); err != nil {
+	if out.Mounts, err = w.mounts(ctx, pod, c, vars); err != nil {
 		return out, err
 	}
 	out.Mounts = append(out.Mounts, runtime.Mount{
@@ -124,7 +126,7 @@ func hostname(pod *corev1.Pod) string {
 	return strings.TrimRight(name[:min(len(name), 63)], "-.")
 }
 
-func (w *worker) mounts(ctx context.Context, pod *corev1.Pod, c *corev1.Container, env map[string]string) ([]runtime.Mount, error) {
+func (w *worker) mounts(ctx context.Context, pod *corev1.Pod, c *corev1.Container, vars *variables) ([]runtime.Mount, error) {
 	var list []runtime.Mount
 	for _, m := range c.VolumeMounts {
 		if asked := m.RecursiveReadOnly; asked != nil && *asked == corev1.RecursiveReadOnlyEnabled && !w.r.recursive {
@@ -133,7 +135,7 @@ func (w *worker) mounts(ctx context.Context, pod *corev1.Pod, c *corev1.Containe
 		sub := m.SubPath
 		if m.SubPathExpr != "" {
 			var err error
-			if sub, err = expandPath(m.SubPathExpr, env); err != nil {
+			if sub, err = vars.expandPath(m.SubPathExpr); err != nil {
 				return nil, err
 			}
 		}

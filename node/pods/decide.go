@@ -80,6 +80,10 @@ func (f *fact) redone(pod *corev1.Pod) bool {
 	return f.kind == initContainer && f.exited() && f.newest.Rebooted && !f.over(pod)
 }
 
+// tried reports whether there was an attempt since the machine booted, as the runtime or this run of
+// the agent knows.
+func (f *fact) tried() bool { return f.newest != nil && !f.newest.Rebooted && !f.recalled }
+
 // passed reports whether the init container need not run any more.
 func (f *fact) passed(pod *corev1.Pod) bool { return f.succeeded() && !f.redone(pod) }
 
@@ -259,14 +263,14 @@ func gracePeriod(pod *corev1.Pod) time.Duration {
 }
 
 // initialized reports whether main containers may run: one was tried already since the
-// machine booted, as the runtime or this run of the agent knows, or every init container has
-// succeeded since. If none is to run again, one that was tried earlier is enough.
+// machine booted, or every init container has succeeded since, and every sidecar was up. If none is
+// to run again, one that was tried earlier is enough.
 func (s *situation) initialized() bool {
 	done, tried, wanted := true, false, false
 	for i := range s.facts {
 		switch f := &s.facts[i]; f.kind {
 		case mainContainer:
-			if f.newest != nil && !f.newest.Rebooted && !f.recalled {
+			if f.tried() {
 				return true
 			}
 			tried = tried || f.newest != nil
@@ -274,10 +278,19 @@ func (s *situation) initialized() bool {
 		case initContainer:
 			done = done && f.passed(s.pod)
 		case sidecar:
-			done = done && f.running() && f.started && !f.starting
+			done = done && s.wasUp(i)
 		}
 	}
 	return done || tried && (!wanted || s.pod.Spec.RestartPolicy == corev1.RestartPolicyNever)
+}
+
+// wasUp reports whether the sidecar at i is up, or was before a later init container or sidecar was
+// tried: as in the kubelet, one that goes down after that holds up nothing.
+func (s *situation) wasUp(i int) bool {
+	f := &s.facts[i]
+	return f.running() && f.started && !f.starting || slices.ContainsFunc(s.facts[i+1:], func(g fact) bool {
+		return (g.kind == initContainer || g.kind == sidecar) && g.tried()
+	})
 }
 
 // decideInit runs the init containers one after the other, and reports whether all are
@@ -301,7 +314,7 @@ func (s *situation) decideInit(in *intent) bool {
 			return false
 		case sidecar:
 			s.keep(in, f)
-			if !f.running() || !f.started || f.starting {
+			if !s.wasUp(i) {
 				return false
 			}
 		}

@@ -34,33 +34,71 @@ func apiServerVars(apiServer string) (map[string]string, error) {
 	return env, nil
 }
 
-// environment resolves the variables of a container. Later definitions replace
-// earlier ones, the first of which are env's; $(VAR) in a value refers to those defined
-// before it. It changes env and returns it.
-func environment(ctx context.Context, objects volumes.Objects, vols *volumes.Set, pod *corev1.Pod, c *corev1.Container, facts downward.Facts, env map[string]string) (map[string]string, error) {
+// maxArguments is how much the variables and arguments of a container take together, in bytes. The
+// kernel executes no command with more while the limit of the stack is the usual 8 MiB.
+const maxArguments = 2 << 20
+
+var errTooLong = errors.New("variables and arguments of a container take more than 2 MiB together: shorten them")
+
+// variables are what $(NAME) in the definition of a container refers to.
+type variables struct {
+	values map[string]string
+	room   int // how many bytes further values and arguments may take
+}
+
+// newVariables begins with values, which it changes.
+func newVariables(values map[string]string) *variables {
+	return &variables{values: values, room: maxArguments}
+}
+
+// take makes room smaller by n.
+func (v *variables) take(n int) error {
+	if n > v.room {
+		return errTooLong
+	}
+	v.room -= n
+	return nil
+}
+
+// set gives a variable a value that refers to no other.
+func (v *variables) set(name, value string) error {
+	if err := v.take(len(name) + len(value)); err != nil {
+		return fmt.Errorf("variable %q: %w", name, err)
+	}
+	v.values[name] = value
+	return nil
+}
+
+// environment adds the variables of a container. Later definitions replace earlier ones, the first
+// of which vars has; $(VAR) in a value refers to those defined before it.
+func environment(ctx context.Context, objects volumes.Objects, vols *volumes.Set, pod *corev1.Pod, c *corev1.Container, facts downward.Facts, vars *variables) error {
 	for _, from := range c.EnvFrom {
-		if err := envFrom(ctx, objects, pod.Namespace, from, env); err != nil {
-			return nil, err
+		if err := envFrom(ctx, objects, pod.Namespace, from, vars); err != nil {
+			return err
 		}
 	}
 	for i := range c.Env {
 		e := &c.Env[i]
 		if e.ValueFrom == nil {
-			env[e.Name] = expand(e.Value, env)
+			value, err := vars.expand(e.Value)
+			if err != nil {
+				return fmt.Errorf("variable %q: %w", e.Name, err)
+			}
+			vars.values[e.Name] = value
 			continue
 		}
 		value, ok, err := valueFrom(ctx, objects, vols, pod, c, e.ValueFrom, facts)
-		if err != nil {
-			return nil, err
+		if err == nil && ok {
+			err = vars.set(e.Name, value)
 		}
-		if ok {
-			env[e.Name] = value
+		if err != nil {
+			return err
 		}
 	}
-	return env, nil
+	return nil
 }
 
-func envFrom(ctx context.Context, objects volumes.Objects, namespace string, from corev1.EnvFromSource, env map[string]string) error {
+func envFrom(ctx context.Context, objects volumes.Objects, namespace string, from corev1.EnvFromSource, vars *variables) error {
 	var (
 		data map[string]string
 		err  error
@@ -91,7 +129,9 @@ func envFrom(ctx context.Context, objects volumes.Objects, namespace string, fro
 	for k, v := range data {
 		// A key that is no valid variable name is left out, as in Kubernetes.
 		if name := from.Prefix + k; len(validation.IsRelaxedEnvVarName(name)) == 0 {
-			env[name] = v
+			if err := vars.set(name, v); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
@@ -164,84 +204,97 @@ func flat(env map[string]string) []string {
 
 // expand replaces $(NAME) by the value of the variable, where there is one, and $$
 // by $. Everything else stays as it is, $(NAME) of an unknown variable too.
-func expand(s string, env map[string]string) string {
-	return expandBy(s, func(name string) (string, bool) {
-		value, ok := env[name]
+func (v *variables) expand(s string) (string, error) {
+	return v.expandBy(s, func(name string) (string, bool) {
+		value, ok := v.values[name]
 		return value, ok
 	})
 }
 
 // expandPath is expand for a part of a path, in which every variable has a value: without
 // one it would be another path.
-func expandPath(s string, env map[string]string) (string, error) {
+func (v *variables) expandPath(s string) (string, error) {
 	var missing []string
-	path := expandBy(s, func(name string) (string, bool) {
-		value := env[name]
+	path, err := v.expandBy(s, func(name string) (string, bool) {
+		value := v.values[name]
 		if value == "" {
 			missing = append(missing, name)
 		}
 		return value, true
 	})
-	if len(missing) > 0 {
-		return "", fmt.Errorf("subPathExpr %q: missing value for %s", s, strings.Join(missing, ", "))
+	if err == nil && len(missing) > 0 {
+		err = fmt.Errorf("missing value for %s", strings.Join(missing, ", "))
+	}
+	if err != nil {
+		return "", fmt.Errorf("subPathExpr %q: %w", s, err)
 	}
 	return path, nil
 }
 
-func expandBy(s string, lookup func(name string) (string, bool)) string {
+// expandBy takes room for each part before it adds that: a short definition can stand for more than
+// there is memory.
+func (v *variables) expandBy(s string, lookup func(name string) (string, bool)) (string, error) {
 	var b strings.Builder
-	for {
-		i := strings.IndexByte(s, '$')
-		if i < 0 || i+1 == len(s) {
-			b.WriteString(s)
-			return b.String()
+	for s != "" {
+		part, n := firstPart(s, lookup)
+		if err := v.take(len(part)); err != nil {
+			return "", err
 		}
-		b.WriteString(s[:i])
-		s = s[i:]
-		end := strings.IndexByte(s, ')')
-		switch {
-		case s[1] == '$':
-			b.WriteByte('$')
-			s = s[2:]
-		case s[1] != '(' || end < 0:
-			b.WriteByte('$')
-			s = s[1:]
-		default:
-			value, ok := lookup(s[2:end])
-			if !ok {
-				value = s[:end+1]
-			}
-			b.WriteString(value)
-			s = s[end+1:]
-		}
+		b.WriteString(part)
+		s = s[n:]
 	}
+	return b.String(), nil
+}
+
+// firstPart returns what the first n bytes of s, which is not empty, expand to.
+func firstPart(s string, lookup func(name string) (string, bool)) (part string, n int) {
+	i := strings.IndexByte(s, '$')
+	switch {
+	case i < 0 || i+1 == len(s):
+		return s, len(s)
+	case i > 0:
+		return s[:i], i
+	case s[1] == '$':
+		return "$", 2
+	case s[1] != '(':
+		return "$", 1
+	}
+	end := strings.IndexByte(s, ')')
+	if end < 0 {
+		return "$", 1
+	}
+	if value, ok := lookup(s[2:end]); ok {
+		return value, end + 1
+	}
+	return s[:end+1], end + 1
 }
 
 // commandLine returns what to execute. Images are not unpacked here, so there is
 // no entry point to fall back to when the container has no command.
-func commandLine(c *corev1.Container, env map[string]string) ([]string, error) {
+func commandLine(c *corev1.Container, vars *variables) ([]string, error) {
 	if len(c.Command) == 0 {
 		return nil, fmt.Errorf("container %q has no command: this node runs commands of its own machine and takes none from image %q, so set command (kubectl run: --command)", c.Name, c.Image)
 	}
-	argv := make([]string, 0, len(c.Command)+len(c.Args))
-	argv = append(argv, expandAll(c.Command, env)...)
-	return append(argv, expandAll(c.Args, env)...), nil
+	return vars.expandAll(slices.Concat(c.Command, c.Args))
 }
 
-func expandAll(list []string, env map[string]string) []string {
+func (v *variables) expandAll(list []string) ([]string, error) {
 	out := make([]string, len(list))
 	for i, s := range list {
-		out[i] = expand(s, env)
+		var err error
+		if out[i], err = v.expand(s); err != nil {
+			return nil, fmt.Errorf("argument %d: %w", i, err)
+		}
 	}
-	return out
+	return out, nil
 }
 
 // probeCommand is the command of a probe with the variables that the container's definition gives
 // a value. One whose value is elsewhere is empty, as for the kubelet.
-func probeCommand(c *corev1.Container, argv []string) []string {
-	env := make(map[string]string, len(c.Env))
+func probeCommand(c *corev1.Container, argv []string) ([]string, error) {
+	values := make(map[string]string, len(c.Env))
 	for _, e := range c.Env {
-		env[e.Name] = e.Value
+		values[e.Name] = e.Value
 	}
-	return expandAll(argv, env)
+	return newVariables(values).expandAll(argv)
 }

@@ -29,7 +29,7 @@ func (w *worker) target(spec *corev1.Container, id string, ips []string) probes.
 		Ports: spec.Ports,
 		Exec: func(ctx context.Context, argv []string, out *probes.Output) (int, error) {
 			both := &locked{to: out}
-			return w.r.cfg.Runtime.Exec(ctx, id, argv, runtime.Stdio{Out: both, Err: both})
+			return w.r.cfg.Runtime.Exec(ctx, id, argv, runtime.Stdio{Out: both, Err: both, Probe: true})
 		},
 		Dial: func(ctx context.Context, port uint16) (net.Conn, error) {
 			// A probe of a port declares that port. One to which the pod's own server redirects
@@ -144,7 +144,11 @@ func (w *worker) probe(spec *corev1.Container, c *container, a *runtime.Containe
 	target := w.target(spec, a.ID, w.sandbox.ips)
 	exec := target.Exec
 	target.Exec = func(ctx context.Context, argv []string, out *probes.Output) (int, error) {
-		return exec(ctx, probeCommand(spec, argv), out)
+		argv, err := probeCommand(spec, argv)
+		if err != nil {
+			return 0, err
+		}
+		return exec(ctx, argv, out)
 	}
 	p := prober{w: w, spec: spec, c: c, id: a.ID, since: a.StartedAt, target: target}
 	started := c.started

@@ -32,6 +32,9 @@ func TestHooksAndProbes(t *testing.T) {
 	healthy.Store(true)
 	var hooks atomic.Int32
 	o := memory.Options{Exec: func(ctx context.Context, _ runtime.Container, argv []string, s runtime.Stdio) (int, error) {
+		if !s.Probe {
+			t.Errorf("%q has no place of its own", argv)
+		}
 		switch argv[0] {
 		case "alive":
 			if !healthy.Load() {

@@ -3,9 +3,11 @@ package pods
 // Tests of init containers and sidecars.
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -106,6 +108,73 @@ func TestSidecars(t *testing.T) {
 		w.wantPhase("a", corev1.PodSucceeded)
 		w.wantCalls("start a/s1#0", "start a/i1#0", "start a/s2#0", "start a/main#0", "start a/s1#1",
 			"stop a/s2#0 30s", "stop a/s1#1 30s")
+	})
+}
+
+// TestSidecarDownBeforeMain: a sidecar that was up and goes down holds up neither the main containers
+// nor the next attempt of an init container. After a reboot it has to be up once more.
+func TestSidecarDownBeforeMain(t *testing.T) {
+	var up atomic.Bool
+	o := memory.Options{Exec: func(context.Context, runtime.Container, []string, runtime.Stdio) (int, error) {
+		if !up.Load() {
+			return 1, nil
+		}
+		return 0, nil
+	}}
+	withSidecar := func(p *corev1.Pod) {
+		sidecars(30, "s1")(p)
+		p.Spec.InitContainers = append(p.Spec.InitContainers, container1("i1"))
+		p.Spec.RestartPolicy = corev1.RestartPolicyAlways
+	}
+	t.Run("back-off", func(t *testing.T) {
+		inWorld(t, o, func(w *world) {
+			w.create(newPod("a", withSidecar))
+			advance(time.Second)
+			for range 2 {
+				w.rt.Exit("a", "s1", 1)
+				advance(time.Second)
+			}
+			w.wantState("a", "s1", "Waiting CrashLoopBackOff")
+			w.rt.Exit("a", "i1", 1)
+			advance(time.Second)
+			w.wantState("a", "i1", "Running")
+			w.rt.Exit("a", "i1", 0)
+			advance(time.Second)
+			w.wantState("a", "s1", "Waiting CrashLoopBackOff")
+			w.wantState("a", "main", "Running")
+			advance(10 * time.Second)
+			w.wantState("a", "s1", "Running")
+		})
+	})
+	t.Run("startup probe", func(t *testing.T) {
+		inWorld(t, o, func(w *world) {
+			w.create(newPod("a", func(p *corev1.Pod) {
+				withSidecar(p)
+				p.Spec.InitContainers[0].StartupProbe = &corev1.Probe{
+					ProbeHandler:  corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"up"}}},
+					PeriodSeconds: 1, FailureThreshold: 1000,
+				}
+			}))
+			advance(5 * time.Second)
+			w.wantState("a", "i1", "Waiting PodInitializing")
+			up.Store(true)
+			advance(2 * time.Second)
+			w.wantState("a", "i1", "Running")
+			up.Store(false)
+			w.stop()
+			w.rt.Reboot()
+			w.start()
+			advance(5 * time.Second)
+			w.wantCalls("start a/s1#0", "start a/i1#0", "start a/s1#1")
+			up.Store(true)
+			advance(2 * time.Second)
+			w.wantState("a", "i1", "Running")
+			up.Store(false)
+			w.rt.Exit("a", "s1", 1)
+			w.rt.Exit("a", "i1", 0)
+			advance(2 * time.Second)
+			w.wantState("a", "main", "Running")
+		})
 	})
 }
 

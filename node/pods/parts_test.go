@@ -29,63 +29,6 @@ import (
 	"github.com/hawser-project/hawser/node/runtime"
 )
 
-// TestExpandPath: a variable without a value would lead to another directory.
-func TestExpandPath(t *testing.T) {
-	env := map[string]string{"A": "a", "EMPTY": ""}
-	if got, err := expandPath("x/$(A)/$$(A)", env); got != "x/a/$(A)" || err != nil {
-		t.Errorf("%q, %v", got, err)
-	}
-	for _, s := range []string{"$(EMPTY)", "$(A)/$(NONE)"} {
-		if got, err := expandPath(s, env); err == nil || got != "" || !strings.Contains(err.Error(), "missing value for") {
-			t.Errorf("%s: %q, %v", s, got, err)
-		}
-	}
-}
-
-func TestExpand(t *testing.T) {
-	env := map[string]string{"A": "1", "B": "$(A)", "EMPTY": ""}
-	for in, want := range map[string]string{
-		"":                 "",
-		"plain":            "plain",
-		"$(A)":             "1",
-		"x$(A)y$(A)":       "x1y1",
-		"$(B)":             "$(A)", // once only
-		"$(NONE)":          "$(NONE)",
-		"$(EMPTY)":         "",
-		"$$(A)":            "$(A)",
-		"$$$(A)":           "$1",
-		"$$$$":             "$$",
-		"$":                "$",
-		"a$":               "a$",
-		"$A":               "$A",
-		"$(A":              "$(A",
-		"$(A $(A)":         "$(A $(A)",
-		"$()":              "$()",
-		"${A}":             "${A}",
-		"$(A)$":            "1$",
-		"sh -c 'echo $$1'": "sh -c 'echo $1'",
-	} {
-		if got := expand(in, env); got != want {
-			t.Errorf("expand(%q) = %q, want %q", in, got, want)
-		}
-	}
-}
-
-// FuzzExpand: nothing is lost of a text without dollars, and expanding with an
-// empty environment loses nothing but doubled dollars.
-func FuzzExpand(f *testing.F) {
-	f.Add("a$(B)c$$")
-	f.Fuzz(func(t *testing.T, s string) {
-		got := expand(s, nil)
-		if strings.ReplaceAll(s, "$$", "$") != got && !strings.Contains(s, "$$") {
-			t.Errorf("expand(%q) = %q", s, got)
-		}
-		if len(got) > len(s) {
-			t.Errorf("expand(%q) = %q has grown", s, got)
-		}
-	})
-}
-
 func TestEnvironment(t *testing.T) {
 	api := fake.NewSimpleClientset(
 		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "cm"}, Data: map[string]string{"k": "v", "A": "from cm", "with-dash": "x", "=": "bad"}},
@@ -119,7 +62,8 @@ func TestEnvironment(t *testing.T) {
 		{"no source", []corev1.EnvVar{{Name: "A", ValueFrom: &corev1.EnvVarSource{}}}, nil, "", "names no source"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			got, err := environment(t.Context(), objects, nil, pod, &corev1.Container{Name: "main", Env: tt.env, EnvFrom: tt.from}, downward.Facts{}, map[string]string{})
+			got := map[string]string{}
+			err := environment(t.Context(), objects, nil, pod, &corev1.Container{Name: "main", Env: tt.env, EnvFrom: tt.from}, downward.Facts{}, newVariables(got))
 			if tt.err != "" {
 				if err == nil || !strings.Contains(err.Error(), tt.err) {
 					t.Errorf("error %v, want %q", err, tt.err)

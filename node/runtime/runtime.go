@@ -217,6 +217,8 @@ type Stdio struct {
 	// Drain lets Exec without a terminal return only when no process has Out and Err open any
 	// more. Processes that the command has left behind may keep them open without end.
 	Drain bool
+	// Probe is whether Exec is for a probe or a hook, which commands of clients do not keep out.
+	Probe bool
 }
 
 // A Size of a terminal, in characters.

@@ -386,6 +386,27 @@ func TestAdoptShimThatStarts(t *testing.T) {
 	}
 }
 
+// A shim with all connections in use ends its container with the grace period.
+func TestStopBusy(t *testing.T) {
+	g := newRig(t, Config{Isolation: None})
+	id := g.start(g.container("c", "trap 'exit 3' TERM; echo ready; while :; do sleep 0.05; done"))
+	g.waitLog(id, "ready")
+	for full := false; !full; {
+		conn, _, err := watchShim(filepath.Join(g.containersDir(), id))
+		if err == nil {
+			defer conn.hangUp()
+		} else if full = hungUp(err); !full {
+			t.Fatal(err)
+		}
+	}
+	if err := g.Stop(g.ctx, id, patience); err != nil {
+		t.Error(err)
+	}
+	if st := g.status(id); st.ExitCode != 3 {
+		t.Errorf("status %+v", st)
+	}
+}
+
 // A shim that cannot be reached, as by an agent without descriptors, has not ended and was not
 // told to end its container: the caller tries again, with all of the grace period.
 func TestStopUnreachable(t *testing.T) {

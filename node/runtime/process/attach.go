@@ -271,14 +271,11 @@ func (s *shim) exec(c *conn, req *request) error {
 	if len(req.Argv) == 0 {
 		return startError(127, "exec: no command given")
 	}
-	if err := s.admitExec(); err != nil {
+	leave, err := s.admitExec(req.Probe)
+	if err != nil {
 		return err
 	}
-	defer func() {
-		s.mu.Lock()
-		s.execs--
-		s.mu.Unlock()
-	}()
+	defer leave()
 	p, master, err := s.startExec(c, req)
 	if err != nil {
 		return err
@@ -349,17 +346,26 @@ func (s *shim) hangUp(pid int, master *os.File, over <-chan struct{}) {
 	}
 }
 
-func (s *shim) admitExec() error {
+// admitExec counts a command until leave is called.
+func (s *shim) admitExec(probe bool) (leave func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.isOver() {
-		return runtime.ErrNotRunning
+		return nil, runtime.ErrNotRunning
 	}
-	if s.execs >= maxExecs {
-		return fmt.Errorf("too many commands are being executed in the container already (%d)", maxExecs)
+	count, most := &s.execs, maxExecs
+	if probe {
+		count, most = &s.probes, maxProbes
 	}
-	s.execs++
-	return nil
+	if *count >= most {
+		return nil, fmt.Errorf("too many commands are being executed in the container already (%d)", most)
+	}
+	*count++
+	return func() {
+		s.mu.Lock()
+		*count--
+		s.mu.Unlock()
+	}, nil
 }
 
 // startExec starts the command of req; master is its terminal if it has one.

@@ -171,7 +171,7 @@ func (x *session) exec(ctx context.Context, argv []string) (int, error) {
 	}
 	defer stop()
 	defer x.close()
-	req := request{Op: opExec, Argv: argv, TTY: x.s.TTY, Drain: x.s.Drain && !x.s.TTY}
+	req := request{Op: opExec, Argv: argv, TTY: x.s.TTY, Drain: x.s.Drain && !x.s.TTY, Probe: x.s.Probe}
 	if !x.s.TTY {
 		if req.Stdin = x.s.In != nil; req.Stdin {
 			if err = x.inPipe(); err != nil {

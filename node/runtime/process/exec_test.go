@@ -218,6 +218,9 @@ func testExecLimit(t *testing.T, script string) {
 	if _, err := g.Exec(g.ctx, id, []string{"true"}, runtime.Stdio{}); err == nil || !strings.Contains(err.Error(), "too many commands") {
 		t.Errorf("one too many: %v", err)
 	}
+	if code, err := g.Exec(g.ctx, id, []string{"true"}, runtime.Stdio{Probe: true}); err != nil || code != 0 {
+		t.Errorf("probe: code %d, err %v", code, err)
+	}
 }
 
 func TestAttach(t *testing.T) {

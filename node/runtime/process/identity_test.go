@@ -276,7 +276,11 @@ func TestDaemonsDieWithTheirShim(t *testing.T) {
 			g.wait(id)
 			// Once no process has it open for writing, there is nothing to wait for.
 			fds := []unix.PollFd{{Fd: int32(r), Events: unix.POLLIN}}
-			if _, err := unix.Poll(fds, int(patience.Milliseconds())); err != nil || fds[0].Revents&unix.POLLHUP == 0 {
+			var err error = unix.EINTR // a signal of the Go runtime ends a poll
+			for errors.Is(err, unix.EINTR) {
+				_, err = unix.Poll(fds, int(patience.Milliseconds()))
+			}
+			if err != nil || fds[0].Revents&unix.POLLHUP == 0 {
 				t.Errorf("%s: its daemon lives on (%v, %#x)", how, err, fds[0].Revents)
 			}
 		}

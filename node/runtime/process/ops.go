@@ -82,6 +82,32 @@ func (c *container) ask(ctx context.Context, req request) (*reply, error) {
 // killMargin is how long a container may take to end after its grace period.
 const killMargin = 30 * time.Second
 
+// How often a busy shim is asked to end its container, and the time between.
+const (
+	stopTries = 20
+	stopPause = 100 * time.Millisecond
+)
+
+// askStop asks the shim to end its container after grace. A shim that hangs up has too many
+// connections, and is asked again.
+func (c *container) askStop(ctx context.Context, grace time.Duration) error {
+	tick := time.NewTicker(stopPause)
+	defer tick.Stop()
+	for try := 1; ; try++ {
+		_, err := c.ask(ctx, request{Op: opStop, GraceMS: grace.Milliseconds()})
+		if !hungUp(err) || try == stopTries {
+			return err
+		}
+		select {
+		case <-tick.C:
+		case <-c.ended:
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
 // Stop ends a container; see runtime.Runtime.
 func (r *Runtime) Stop(ctx context.Context, id string, grace time.Duration) error {
 	c, err := r.find(ctx, id)
@@ -92,15 +118,15 @@ func (r *Runtime) Stop(ctx context.Context, id string, grace time.Duration) erro
 		return c.errNewer()
 	}
 	grace = max(grace, 0)
-	_, err = c.ask(ctx, request{Op: opStop, GraceMS: grace.Milliseconds()})
+	err = c.askStop(ctx, grace)
 	if ctx.Err() != nil {
 		return fmt.Errorf("stop container %s: %w", id, context.Cause(ctx))
 	}
 	if errors.Is(err, errNoConn) {
 		return fmt.Errorf("stop container %s: %w", id, err) // it has not been told to end
 	}
-	if errors.Is(err, runtime.ErrNotRunning) || errors.Is(err, errNoSocket) {
-		// Nothing listens. A shim that has not ended is told by a signal.
+	if errors.Is(err, runtime.ErrNotRunning) || errors.Is(err, errNoSocket) || hungUp(err) {
+		// Nothing listens, or the shim is busy. One that has not ended is told by a signal.
 		c.signalShim(unix.SIGTERM)
 		defer time.AfterFunc(grace, c.killShim).Stop()
 	} else if err != nil {

@@ -36,7 +36,8 @@ const (
 // Bounds of one shim. Commands and attached clients leave connections for stop and watch.
 const (
 	maxConns    = 256
-	maxExecs    = 64
+	maxExecs    = 64 // of clients
+	maxProbes   = 16 // and hooks
 	maxAttached = 128
 )
 
@@ -146,6 +147,7 @@ type shim struct {
 	stdin    *os.File // the command's standard input; nil when closed
 	attached []*attachment
 	execs    int
+	probes   int         // and hooks, being executed
 	kill     *time.Timer // not nil once the container is being stopped
 	killAt   time.Time
 	nconns   int

@@ -61,6 +61,7 @@ type request struct {
 	Argv    []string      `json:"argv,omitempty"`    // exec
 	TTY     bool          `json:"tty,omitempty"`     // exec
 	Drain   bool          `json:"drain,omitempty"`   // exec: the client reads on after the command's end
+	Probe   bool          `json:"probe,omitempty"`   // exec: it is a probe or a hook
 	Stdin   bool          `json:"stdin,omitempty"`   // exec: an fd is sent; attach: one is requested
 	Stdout  bool          `json:"stdout,omitempty"`  // an fd comes
 	Stderr  bool          `json:"stderr,omitempty"`  // an fd comes
