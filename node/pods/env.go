@@ -235,19 +235,21 @@ func (v *variables) expandPath(s string) (string, error) {
 // there is memory.
 func (v *variables) expandBy(s string, lookup func(name string) (string, bool)) (string, error) {
 	var b strings.Builder
+	closes := strings.LastIndexByte(s, ')') // is found once: to look from each "$(" takes quadratic time
 	for s != "" {
-		part, n := firstPart(s, lookup)
+		part, n := firstPart(s, closes >= 0, lookup)
 		if err := v.take(len(part)); err != nil {
 			return "", err
 		}
 		b.WriteString(part)
-		s = s[n:]
+		s, closes = s[n:], closes-n
 	}
 	return b.String(), nil
 }
 
-// firstPart returns what the first n bytes of s, which is not empty, expand to.
-func firstPart(s string, lookup func(name string) (string, bool)) (part string, n int) {
+// firstPart returns what the first n bytes of s, which is not empty, expand to. closes says whether
+// there is a ')' in s.
+func firstPart(s string, closes bool, lookup func(name string) (string, bool)) (part string, n int) {
 	i := strings.IndexByte(s, '$')
 	switch {
 	case i < 0 || i+1 == len(s):
@@ -256,13 +258,10 @@ func firstPart(s string, lookup func(name string) (string, bool)) (part string, 
 		return s[:i], i
 	case s[1] == '$':
 		return "$", 2
-	case s[1] != '(':
+	case s[1] != '(' || !closes:
 		return "$", 1
 	}
 	end := strings.IndexByte(s, ')')
-	if end < 0 {
-		return "$", 1
-	}
 	if value, ok := lookup(s[2:end]); ok {
 		return value, end + 1
 	}

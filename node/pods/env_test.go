@@ -45,6 +45,8 @@ func TestExpand(t *testing.T) {
 		"$A":               "$A",
 		"$(A":              "$(A",
 		"$(A $(A)":         "$(A $(A)",
+		"$(A)$(A$$":        "1$(A$",
+		")$(A":             ")$(A",
 		"$()":              "$()",
 		"${A}":             "${A}",
 		"$(A)$":            "1$",
@@ -53,6 +55,10 @@ func TestExpand(t *testing.T) {
 		if got, err := vars.expand(in); got != want || err != nil {
 			t.Errorf("expand(%q) = %q, %v, want %q", in, got, err, want)
 		}
+	}
+	open := strings.Repeat("$(", 1<<19)
+	if got, err := vars.expand(open); got != open || err != nil {
+		t.Errorf("half a million variables without ends become %d bytes, %v", len(got), err)
 	}
 }
 
