@@ -27,8 +27,13 @@ const askedOf = `
 ---
 {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "others"}}
 ---
+{"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "stage", "namespace": "kube-public"}}
+---
+{"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "expand", "namespace": "kube-public"}}
+---
 {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "vol"}, "spec": {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"],
- "hostPath": {"path": "/tmp"}, "claimRef": {"namespace": "default", "name": "data"}}}
+ "csi": {"driver": "csi.example", "volumeHandle": "vol", "nodeStageSecretRef": {"namespace": "kube-public", "name": "stage"},
+ "controllerExpandSecretRef": {"namespace": "kube-public", "name": "expand"}}, "claimRef": {"namespace": "default", "name": "data"}}}
 ---
 {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "data"}, "spec": {"volumeName": "vol", "storageClassName": "",
  "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}}
@@ -127,6 +132,7 @@ func kubeletAsks(t *testing.T, n kubernetes.Interface) []asking {
 		{"watch its pods", func() error { return watched(v1.Pods("").Watch(ctx, pods)) }},
 		{"get a Secret", func() error { return listed(v1.Secrets("default").Get(ctx, "mine", get)) }},
 		{"watch a Secret", func() error { return watched(v1.Secrets("default").Watch(ctx, mine)) }},
+		{"get the Secret to stage a volume with", func() error { return listed(v1.Secrets("kube-public").Get(ctx, "stage", get)) }},
 		{"list a ConfigMap", func() error { return listed(v1.ConfigMaps("default").List(ctx, mine)) }},
 		{"watch a ConfigMap", func() error { return watched(v1.ConfigMaps("default").Watch(ctx, mine)) }},
 		{"get a ServiceAccount", func() error { return listed(v1.ServiceAccounts("default").Get(ctx, "default", get)) }},
@@ -181,6 +187,7 @@ func notForNodes(t *testing.T, node, proxy kubernetes.Interface) []asking {
 	ctx, get, list := t.Context(), metav1.GetOptions{}, metav1.ListOptions{}
 	return []asking{
 		{"get a Secret that no pod here names", func() error { return listed(node.CoreV1().Secrets("default").Get(ctx, "others", get)) }},
+		{"get the Secret to expand a volume with", func() error { return listed(node.CoreV1().Secrets("kube-public").Get(ctx, "expand", get)) }},
 		{"list PersistentVolumes", func() error { return listed(node.CoreV1().PersistentVolumes().List(ctx, list)) }},
 		{"get another node's VolumeAttachment", func() error { return listed(node.StorageV1().VolumeAttachments().Get(ctx, "there", get)) }},
 		{"get another's CSINode", func() error { return listed(node.StorageV1().CSINodes().Get(ctx, "node-2", get)) }},

@@ -147,7 +147,8 @@ func selectsNode(node string, a authorizer.Attributes) bool {
 	return false
 }
 
-// nodeReference allows verbs on one named object if a pod on node names it.
+// nodeReference allows verbs on one named object if a pod on node names it, or if it is a
+// Secret that a pod's persistent volume is mounted with.
 func (z *Authorizer) nodeReference(ctx context.Context, node string, a authorizer.Attributes, verbs []string) (authorizer.Decision, string, error) {
 	if !slices.Contains(verbs, a.GetVerb()) || a.GetSubresource() != "" {
 		return authorizer.DecisionNoOpinion, "a node can only read " + a.GetResource() + " that its pods name", nil
@@ -158,7 +159,14 @@ func (z *Authorizer) nodeReference(ctx context.Context, node string, a authorize
 	names := map[string]func(*corev1.Pod, string) bool{
 		"secrets": namesSecret, "configmaps": namesConfigMap, "persistentvolumeclaims": namesClaim,
 	}[a.GetResource()]
-	ok, err := z.objects.anyPodOn(ctx, node, a.GetNamespace(), func(p *corev1.Pod) bool { return names(p, a.GetName()) })
+	var ok bool
+	var err error
+	if a.GetResource() == "secrets" {
+		ok, err = z.objects.mountsWith(node, a.GetNamespace(), a.GetName())
+	}
+	if !ok && err == nil {
+		ok, err = z.objects.anyPodOn(ctx, node, a.GetNamespace(), func(p *corev1.Pod) bool { return names(p, a.GetName()) })
+	}
 	if err != nil {
 		return authorizer.DecisionNoOpinion, "", fmt.Errorf("authorize node %s: %w", node, err)
 	}
