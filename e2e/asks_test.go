@@ -120,6 +120,9 @@ func kubeletAsks(t *testing.T, n kubernetes.Interface) []asking {
 		{"get a VolumeAttachment", func() error { return listed(store.VolumeAttachments().Get(ctx, "here", get)) }},
 		{"get a PersistentVolume", func() error { return listed(v1.PersistentVolumes().Get(ctx, "vol", get)) }},
 		{"get a PersistentVolumeClaim", func() error { return listed(v1.PersistentVolumeClaims("default").Get(ctx, "data", get)) }},
+		{"report that a PersistentVolumeClaim has grown", func() error {
+			return listed(v1.PersistentVolumeClaims("default").Patch(ctx, "data", types.StrategicMergePatchType, []byte(`{"status": {"capacity": {"storage": "2Gi"}}}`), metav1.PatchOptions{}, "status"))
+		}},
 		{"list Services", func() error { return listed(v1.Services("").List(ctx, list)) }},
 		{"watch Services", func() error { return watched(v1.Services("").Watch(ctx, list)) }},
 		{"get Endpoints", func() error { return listed(v1.Endpoints("default").Get(ctx, "kubernetes", get)) }},
@@ -188,6 +191,9 @@ func notForNodes(t *testing.T, node, proxy kubernetes.Interface) []asking {
 	return []asking{
 		{"get a Secret that no pod here names", func() error { return listed(node.CoreV1().Secrets("default").Get(ctx, "others", get)) }},
 		{"get the Secret to expand a volume with", func() error { return listed(node.CoreV1().Secrets("kube-public").Get(ctx, "expand", get)) }},
+		{"change what a quota has of a PersistentVolumeClaim", func() error {
+			return listed(node.CoreV1().PersistentVolumeClaims("default").Patch(ctx, "data", types.StrategicMergePatchType, []byte(`{"status": {"allocatedResources": {"storage": "9Gi"}}}`), metav1.PatchOptions{}, "status"))
+		}},
 		{"list PersistentVolumes", func() error { return listed(node.CoreV1().PersistentVolumes().List(ctx, list)) }},
 		{"get another node's VolumeAttachment", func() error { return listed(node.StorageV1().VolumeAttachments().Get(ctx, "there", get)) }},
 		{"get another's CSINode", func() error { return listed(node.StorageV1().CSINodes().Get(ctx, "node-2", get)) }},
