@@ -27,8 +27,13 @@ const askedOf = `
 ---
 {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "others"}}
 ---
+{"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "stage", "namespace": "kube-public"}}
+---
+{"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "expand", "namespace": "kube-public"}}
+---
 {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "vol"}, "spec": {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"],
- "hostPath": {"path": "/tmp"}, "claimRef": {"namespace": "default", "name": "data"}}}
+ "csi": {"driver": "csi.example", "volumeHandle": "vol", "nodeStageSecretRef": {"namespace": "kube-public", "name": "stage"},
+ "controllerExpandSecretRef": {"namespace": "kube-public", "name": "expand"}}, "claimRef": {"namespace": "default", "name": "data"}}}
 ---
 {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "data"}, "spec": {"volumeName": "vol", "storageClassName": "",
  "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}}
@@ -115,6 +120,9 @@ func kubeletAsks(t *testing.T, n kubernetes.Interface) []asking {
 		{"get a VolumeAttachment", func() error { return listed(store.VolumeAttachments().Get(ctx, "here", get)) }},
 		{"get a PersistentVolume", func() error { return listed(v1.PersistentVolumes().Get(ctx, "vol", get)) }},
 		{"get a PersistentVolumeClaim", func() error { return listed(v1.PersistentVolumeClaims("default").Get(ctx, "data", get)) }},
+		{"report that a PersistentVolumeClaim has grown", func() error {
+			return listed(v1.PersistentVolumeClaims("default").Patch(ctx, "data", types.StrategicMergePatchType, []byte(`{"status": {"capacity": {"storage": "2Gi"}}}`), metav1.PatchOptions{}, "status"))
+		}},
 		{"list Services", func() error { return listed(v1.Services("").List(ctx, list)) }},
 		{"watch Services", func() error { return watched(v1.Services("").Watch(ctx, list)) }},
 		{"get Endpoints", func() error { return listed(v1.Endpoints("default").Get(ctx, "kubernetes", get)) }},
@@ -127,6 +135,7 @@ func kubeletAsks(t *testing.T, n kubernetes.Interface) []asking {
 		{"watch its pods", func() error { return watched(v1.Pods("").Watch(ctx, pods)) }},
 		{"get a Secret", func() error { return listed(v1.Secrets("default").Get(ctx, "mine", get)) }},
 		{"watch a Secret", func() error { return watched(v1.Secrets("default").Watch(ctx, mine)) }},
+		{"get the Secret to stage a volume with", func() error { return listed(v1.Secrets("kube-public").Get(ctx, "stage", get)) }},
 		{"list a ConfigMap", func() error { return listed(v1.ConfigMaps("default").List(ctx, mine)) }},
 		{"watch a ConfigMap", func() error { return watched(v1.ConfigMaps("default").Watch(ctx, mine)) }},
 		{"get a ServiceAccount", func() error { return listed(v1.ServiceAccounts("default").Get(ctx, "default", get)) }},
@@ -181,6 +190,10 @@ func notForNodes(t *testing.T, node, proxy kubernetes.Interface) []asking {
 	ctx, get, list := t.Context(), metav1.GetOptions{}, metav1.ListOptions{}
 	return []asking{
 		{"get a Secret that no pod here names", func() error { return listed(node.CoreV1().Secrets("default").Get(ctx, "others", get)) }},
+		{"get the Secret to expand a volume with", func() error { return listed(node.CoreV1().Secrets("kube-public").Get(ctx, "expand", get)) }},
+		{"change what a quota has of a PersistentVolumeClaim", func() error {
+			return listed(node.CoreV1().PersistentVolumeClaims("default").Patch(ctx, "data", types.StrategicMergePatchType, []byte(`{"status": {"allocatedResources": {"storage": "9Gi"}}}`), metav1.PatchOptions{}, "status"))
+		}},
 		{"list PersistentVolumes", func() error { return listed(node.CoreV1().PersistentVolumes().List(ctx, list)) }},
 		{"get another node's VolumeAttachment", func() error { return listed(node.StorageV1().VolumeAttachments().Get(ctx, "there", get)) }},
 		{"get another's CSINode", func() error { return listed(node.StorageV1().CSINodes().Get(ctx, "node-2", get)) }},

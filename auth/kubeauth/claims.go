@@ -85,7 +85,8 @@ var (
 		{newEvents, "", admission.Create},
 		{newEvents, "", admission.Update},
 	}
-	requests = []place{{certificates, "", admission.Create}}
+	claimStatus = []place{{volumeClaims, "status", admission.Update}}
+	requests    = []place{{certificates, "", admission.Create}}
 )
 
 // claims is the table: objects in the order of a node's life. Lines of one place are
@@ -296,8 +297,8 @@ var podClaims = []claim{
 		moves: "the store, and the memory of all who watch pods", remedy: "report shorter messages", check: on(statusSized),
 	},
 	{
-		kind: "pod.rate", field: "status", verdict: bounded, at: slices.Concat(podStatus, mirrorPods),
-		moves: "the store, which versions of pods without end would fill; each node has so many bytes a second", remedy: "come back later, and report less often", check: on(statusRate),
+		kind: "pod.rate", field: "status", verdict: bounded, at: slices.Concat(podStatus, mirrorPods, claimStatus),
+		moves: "the store, which versions of pods without end would fill; each node has so many bytes a second", remedy: "come back later, and report less often", check: statusRate,
 	},
 	{
 		kind: "pod.conditions", field: "status.phase, status.conditions", verdict: accepted, at: podStatus,
@@ -409,6 +410,18 @@ var otherClaims = []claim{
 		kind: "volumeclaim", field: "the request's subresource", verdict: refused, at: []place{{volumeClaims, "", admission.Update}},
 		moves: "the volumes of others", remedy: "use an administrator's credentials",
 		check: func(context.Context, attempt) error { return errors.New("may only update PVC status") },
+	},
+	{
+		kind: "volumeclaim.status", field: "all but status.capacity, status.conditions, status.allocatedResourceStatuses", verdict: refused, at: claimStatus,
+		moves: "the claim's volume, its deletion, and quotas, which go by status.allocatedResources", remedy: "leave it as it is", check: on(claimFields),
+	},
+	{
+		kind: "volumeclaim.size", field: "status", verdict: bounded, at: claimStatus,
+		moves: "the store, and the memory of all who watch claims", remedy: "report shorter messages", check: on(claimSized),
+	},
+	{
+		kind: "volumeclaim.expanded", field: "status.capacity, status.conditions, status.allocatedResourceStatuses", verdict: accepted, at: claimStatus,
+		moves: "whoever owns the claim, which a pod on the node mounts: whether its volume has grown",
 	},
 	{
 		kind: "event.size", field: "metadata, message", verdict: bounded, at: eventWrite,

@@ -338,6 +338,7 @@ func honest(t *testing.T) []trial {
 		{kind: "lease.times", w: lease(func(l *coordinationv1.Lease) { l.Spec.RenewTime = ptr.To(metav1.NewMicroTime(time.Unix(1<<33, 0))) })},
 		{kind: "lease.owners", w: lease(nil)},
 		{kind: "csinode.drivers", w: submission{op: admission.Create, gvr: csiR, obj: csi}},
+		{kind: "volumeclaim.expanded", w: expanding(expanded)},
 		{kind: "event.about", w: tells(nil)},
 		{kind: "event.size", w: tells(func(e *corev1.Event) { e.Message = strings.Repeat("x", 10<<10) })}, // what a kubelet says of a probe
 		{kind: "event.about", w: about("web")},

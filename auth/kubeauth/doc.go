@@ -21,9 +21,10 @@
 // nodekeys), which is checked with each request. When the key loses the name,
 // EndRequests ends the requests under way.
 //
-// A node may read and write its Node, its Lease, the pods bound to it, and the
-// secrets and config maps those pods name. It may neither read nor write objects of
-// another node; the tests of this package are about that property.
+// A node may read and write its Node, its Lease and the pods bound to it. It may read the
+// secrets and config maps those pods name, and the secrets their persistent volumes are
+// mounted with. It may neither read nor write objects of another node; the tests of this
+// package are about that property.
 //
 // What it is not: it has no roles that a user could edit; package rbac has those. The
 // authorizer answers "no opinion" for unknown requests, so that another authorizer can

@@ -47,9 +47,9 @@ func (z *Authorizer) node(ctx context.Context, node string, a authorizer.Attribu
 			// Nodes may not read the records of nodes' keys, also if a pod names them.
 			return authorizer.DecisionNoOpinion, "a node cannot read the nodes' identities", nil
 		}
-		return z.nodeReference(ctx, node, a, read)
+		return z.nodeReference(ctx, node, a, map[string][]string{"": read})
 	case "/persistentvolumeclaims":
-		return z.nodeReference(ctx, node, a, []string{"get"})
+		return z.nodeReference(ctx, node, a, map[string][]string{"": {"get"}, "status": change})
 	case "/persistentvolumes":
 		return z.nodeVolume(ctx, node, a)
 	case "/serviceaccounts":
@@ -147,9 +147,10 @@ func selectsNode(node string, a authorizer.Attributes) bool {
 	return false
 }
 
-// nodeReference allows verbs on one named object if a pod on node names it.
-func (z *Authorizer) nodeReference(ctx context.Context, node string, a authorizer.Attributes, verbs []string) (authorizer.Decision, string, error) {
-	if !slices.Contains(verbs, a.GetVerb()) || a.GetSubresource() != "" {
+// nodeReference allows verbs, by subresource, on one named object if a pod on node names it,
+// or if it is a Secret that a pod's persistent volume is mounted with.
+func (z *Authorizer) nodeReference(ctx context.Context, node string, a authorizer.Attributes, verbs map[string][]string) (authorizer.Decision, string, error) {
+	if !slices.Contains(verbs[a.GetSubresource()], a.GetVerb()) {
 		return authorizer.DecisionNoOpinion, "a node can only read " + a.GetResource() + " that its pods name", nil
 	}
 	if a.GetNamespace() == "" || a.GetName() == "" {
@@ -158,7 +159,14 @@ func (z *Authorizer) nodeReference(ctx context.Context, node string, a authorize
 	names := map[string]func(*corev1.Pod, string) bool{
 		"secrets": namesSecret, "configmaps": namesConfigMap, "persistentvolumeclaims": namesClaim,
 	}[a.GetResource()]
-	ok, err := z.objects.anyPodOn(ctx, node, a.GetNamespace(), func(p *corev1.Pod) bool { return names(p, a.GetName()) })
+	var ok bool
+	var err error
+	if a.GetResource() == "secrets" {
+		ok, err = z.objects.mountsWith(node, a.GetNamespace(), a.GetName())
+	}
+	if !ok && err == nil {
+		ok, err = z.objects.anyPodOn(ctx, node, a.GetNamespace(), func(p *corev1.Pod) bool { return names(p, a.GetName()) })
+	}
 	if err != nil {
 		return authorizer.DecisionNoOpinion, "", fmt.Errorf("authorize node %s: %w", node, err)
 	}

@@ -75,6 +75,7 @@ type source struct {
 	client   kubernetes.Interface
 	store    Store
 	pods     cache.Indexer
+	volumes  cache.Indexer
 	nodes    cache.Store
 	accounts cache.Store
 	secrets  cache.Store // bootstrap tokens
@@ -119,9 +120,13 @@ func (o *Objects) Use(client kubernetes.Interface, f informers.SharedInformerFac
 	if err != nil {
 		return fmt.Errorf("index pods by node: %w", err)
 	}
+	volumes := f.Core().V1().PersistentVolumes().Informer()
+	if err = volumes.AddIndexers(cache.Indexers{byClaim: claimOf}); err != nil {
+		return fmt.Errorf("index volumes by claim: %w", err)
+	}
 	secrets := f.InformerFor(&corev1.Secret{}, bootstrapSecrets)
 	o.src.Store(&source{
-		client: client, store: storeOf(client), pods: inf.GetIndexer(), nodes: f.Core().V1().Nodes().Informer().GetStore(),
+		client: client, store: storeOf(client), pods: inf.GetIndexer(), volumes: volumes.GetIndexer(), nodes: f.Core().V1().Nodes().Informer().GetStore(),
 		accounts: f.Core().V1().ServiceAccounts().Informer().GetStore(), secrets: secrets.GetStore(), synced: inf.HasSynced,
 	})
 	return nil

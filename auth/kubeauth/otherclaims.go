@@ -1,6 +1,6 @@
 package kubeauth
 
-// What a node may write to leases, CSINodes, events and certificate requests.
+// What a node may write to leases, CSINodes, volume claims, events and certificate requests.
 
 import (
 	"context"
@@ -14,6 +14,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authentication/user"
@@ -64,6 +65,19 @@ func csiOwners(w attempt, now, before *storagev1.CSINode) error {
 
 func csiFinalizers(w attempt, now, before *storagev1.CSINode) error {
 	return finalizers(w.node, "CSINode", now, before)
+}
+
+// claimFields allows what kubelets report of a volume that they expand.
+func claimFields(w attempt, now, before *corev1.PersistentVolumeClaim) error {
+	now, before = now.DeepCopy(), before.DeepCopy()
+	for _, c := range []*corev1.PersistentVolumeClaim{now, before} {
+		c.ResourceVersion, c.ManagedFields = "", nil
+		c.Status.Capacity, c.Status.Conditions, c.Status.AllocatedResourceStatuses = nil, nil, nil
+	}
+	if equality.Semantic.DeepEqual(now, before) {
+		return nil
+	}
+	return fmt.Errorf("node %q is not allowed to update other fields of a claim", w.node)
 }
 
 // eventAbout allows events about the node and about pods that are bound to it or do not

@@ -1,6 +1,6 @@
 package kubeauth
 
-// Trials with leases, CSINodes, events and certificate requests.
+// Trials with leases, CSINodes, volume claims, events and certificate requests.
 
 import (
 	"strings"
@@ -10,6 +10,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/utils/ptr"
@@ -37,6 +38,27 @@ func leaseOf(change func(*coordinationv1.Lease)) *coordinationv1.Lease {
 	return l
 }
 
+// expanding is a node's report of a volume that it expands, with a change.
+func expanding(change func(*corev1.PersistentVolumeClaim)) submission {
+	claim := func(change func(*corev1.PersistentVolumeClaim)) *corev1.PersistentVolumeClaim {
+		c := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "data", Finalizers: []string{"kubernetes.io/pvc-protection"}}}
+		c.Spec.VolumeName, c.Status.Phase = "pv-1", corev1.ClaimBound
+		if change != nil {
+			change(c)
+		}
+		return c
+	}
+	return submission{op: admission.Update, gvr: claimsR, sub: "status", ns: "ns", name: "data", obj: claim(change), old: claim(nil)}
+}
+
+// expanded is the report of a kubelet that has expanded a volume.
+func expanded(c *corev1.PersistentVolumeClaim) {
+	c.ResourceVersion = "2"
+	c.Status.Capacity = corev1.ResourceList{"storage": resource.MustParse("2Gi")}
+	c.Status.AllocatedResourceStatuses = map[corev1.ResourceName]corev1.ClaimResourceStatus{"storage": corev1.PersistentVolumeClaimNodeResizeInProgress}
+	c.Status.Conditions = []corev1.PersistentVolumeClaimCondition{{Type: corev1.PersistentVolumeClaimFileSystemResizePending, Status: "False"}}
+}
+
 func otherAttacks(t *testing.T) []trial {
 	lease := func(kind string, change func(*coordinationv1.Lease)) trial {
 		l := leaseOf(change)
@@ -52,6 +74,9 @@ func otherAttacks(t *testing.T) []trial {
 	}
 	edits := func(kind string, was, is func(*corev1.Event)) trial {
 		return trial{kind: kind, w: submission{op: admission.Update, gvr: newEvents.WithVersion("v1"), ns: "default", name: "e", obj: event(is), old: event(was)}}
+	}
+	grows := func(kind string, change func(*corev1.PersistentVolumeClaim)) trial {
+		return trial{kind: kind, w: expanding(change)}
 	}
 	about := func(kind, ns, name string) func(*corev1.Event) {
 		return func(e *corev1.Event) {
@@ -84,6 +109,16 @@ func otherAttacks(t *testing.T) []trial {
 		csi("csinode.owners", func(n *storagev1.CSINode) { n.OwnerReferences = owned() }),
 		csi("csinode.finalizers", func(n *storagev1.CSINode) { n.Finalizers = []string{"example.com/never"} }),
 		{kind: "volumeclaim", w: submission{op: admission.Update, gvr: claimsR, ns: "ns", name: "data", obj: &corev1.PersistentVolumeClaim{}}},
+		grows("volumeclaim.status", func(c *corev1.PersistentVolumeClaim) { c.Labels = map[string]string{"a": "b"} }),
+		grows("volumeclaim.status", func(c *corev1.PersistentVolumeClaim) { c.Finalizers = nil }),
+		grows("volumeclaim.status", func(c *corev1.PersistentVolumeClaim) { c.Spec.VolumeName = "another" }),
+		grows("volumeclaim.status", func(c *corev1.PersistentVolumeClaim) { c.Status.Phase = corev1.ClaimLost }),
+		grows("volumeclaim.status", func(c *corev1.PersistentVolumeClaim) {
+			c.Status.AllocatedResources = corev1.ResourceList{"storage": resource.MustParse("1Ei")}
+		}),
+		grows("volumeclaim.size", func(c *corev1.PersistentVolumeClaim) {
+			c.Status.Conditions = []corev1.PersistentVolumeClaimCondition{{Type: corev1.PersistentVolumeClaimNodeResizeError, Message: large}}
+		}),
 		tells("event.about", about("Node", "", "node-2")), tells("event.about", about("Pod", "ns", "db")), tells("event.about", about("Pod", "ns", "pending")),
 		tells("event.about", about("Deployment", "ns", "web")), tells("event.about", about("", "", "")), edits("event.about", nil, about("Pod", "ns", "web")),
 		tells("event.source", by("node-2", "node-1")), tells("event.source", by("node-1", "node-2")), tells("event.source", by("", "")),

@@ -3,6 +3,8 @@ package kubeauth
 // References: the secrets, config maps and claims that a pod names.
 
 import (
+	"slices"
+
 	corev1 "k8s.io/api/core/v1"
 )
 
@@ -84,18 +86,21 @@ func namesConfigMap(pod *corev1.Pod, name string) bool {
 }
 
 // namesClaim reports whether pod mounts the named PersistentVolumeClaim.
-func namesClaim(pod *corev1.Pod, name string) bool {
+func namesClaim(pod *corev1.Pod, name string) bool { return slices.Contains(claimsOf(pod), name) }
+
+// claimsOf returns the names of the PersistentVolumeClaims that pod mounts.
+func claimsOf(pod *corev1.Pod) []string {
+	var out []string
 	for i := range pod.Spec.Volumes {
-		v := &pod.Spec.Volumes[i]
-		if v.PersistentVolumeClaim != nil && v.PersistentVolumeClaim.ClaimName == name {
-			return true
-		}
-		// The claim of an ephemeral volume is named after the pod and the volume.
-		if v.Ephemeral != nil && pod.Name+"-"+v.Name == name {
-			return true
+		switch v := &pod.Spec.Volumes[i]; {
+		case v.PersistentVolumeClaim != nil:
+			out = append(out, v.PersistentVolumeClaim.ClaimName)
+		case v.Ephemeral != nil:
+			// The claim of an ephemeral volume is named after the pod and the volume.
+			out = append(out, pod.Name+"-"+v.Name)
 		}
 	}
-	return false
+	return out
 }
 
 // anyEnv reports whether one of the funcs returns true for an environment source of any

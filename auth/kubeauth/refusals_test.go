@@ -214,10 +214,15 @@ func TestReportsAreBounded(t *testing.T) {
 		Spec:       coordinationv1.LeaseSpec{HolderIdentity: ptr.To("node-1")},
 	}
 	web := lesson(func(p *corev1.Pod) { p.Status.Message = large })
+	claim := expanding(expanded)
+	for _, c := range []runtime.Object{claim.obj, claim.old} {
+		c.(*corev1.PersistentVolumeClaim).Annotations = map[string]string{"example.com/x": large}
+	}
 	for what, tc := range map[string]struct {
 		kind string
 		w    submission
 	}{
+		"its claim": {"pod.rate", claim},
 		"its Node":  {"node.rate", reports(node("node-1", nil), told)},
 		"its Lease": {"node.rate", submission{op: admission.Create, gvr: leasesR, ns: corev1.NamespaceNodeLease, obj: lease}},
 		"its pod":   {"pod.rate", submission{op: admission.Update, gvr: podsR, sub: "status", ns: "ns", name: "web", old: lesson(nil), obj: web}},

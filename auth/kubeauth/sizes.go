@@ -20,6 +20,7 @@ const (
 	mirrorSize  = 64 << 10
 	nodeSize    = 512 << 10 // fifty images, which kubelets report by default, make less than 64 KiB
 	statusSize  = 256 << 10 // of a pod
+	claimSize   = 16 << 10  // of a persistent volume claim's status, with a CSI driver's error
 )
 
 // Bounds on the bytes that one node writes. Events are kept for an hour, which makes 18
@@ -132,6 +133,15 @@ func statusSized(w attempt, now, before *corev1.Pod) error {
 	return atMost(w, "pod's status", statusSize, &now.Status, &before.Status)
 }
 
-func statusRate(w attempt, now, _ *corev1.Pod) error {
+func claimSized(w attempt, now, before *corev1.PersistentVolumeClaim) error {
+	return atMost(w, "claim's status", claimSize, &now.Status, &before.Status)
+}
+
+// statusRate is for pods and for the claims that they mount.
+func statusRate(_ context.Context, w attempt) error {
+	now, ok := w.a.GetObject().(interface{ Size() int })
+	if !ok {
+		return unexpected(w.a.GetObject())
+	}
 	return w.stored.pods.take(w.node, "of its pods", now.Size())
 }
