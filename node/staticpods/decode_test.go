@@ -97,6 +97,22 @@ func TestRestartPolicies(t *testing.T) {
 	}
 }
 
+// TestAppArmorAnnotation: the container gets the field for it, by which the node refuses the pod.
+func TestAppArmorAnnotation(t *testing.T) {
+	var told []string
+	p, err := decode([]byte(strings.Replace(web, "labels:", "annotations: {container.apparmor.security.beta.kubernetes.io/main: runtime/default}\n  labels:", 1)),
+		"/f", "node-1", func(_, what string) { told = append(told, what) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if sc := p.Spec.Containers[0].SecurityContext; sc == nil || sc.AppArmorProfile == nil || sc.AppArmorProfile.Type != corev1.AppArmorProfileTypeRuntimeDefault {
+		t.Errorf("the container's security context is %+v", sc)
+	}
+	if len(told) != 1 || !strings.Contains(told[0], `use the "appArmorProfile" field`) {
+		t.Errorf("told of %q", told)
+	}
+}
+
 // TestIgnored: what means nothing in a file, or is not its to say.
 func TestIgnored(t *testing.T) {
 	var told []string
