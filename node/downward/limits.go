@@ -1,3 +1,5 @@
+// This file has the limits of a pod as a whole.
+
 package downward
 
 import (
