@@ -32,7 +32,7 @@ func TestUnusedVolume(t *testing.T) {
 		if err := w.api.Tracker().Add(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "late"}}); err != nil {
 			t.Fatal(err)
 		}
-		advance(time.Minute)
+		advance(2 * time.Minute) // volumes are refreshed after 90 s at most
 		w.wantState("a", "debug", "Running")
 		w.wantCalls("start a/main#0", "start a/debug#0")
 	})
