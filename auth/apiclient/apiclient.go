@@ -69,8 +69,10 @@ type (
 
 // An API is the clients of one API server. They share connections and the bound on requests.
 type API struct {
-	Nodes      Nodes
-	Pods       func(namespace string) Pods
+	Nodes Nodes
+	Pods  func(namespace string) Pods
+	// Events are not asked for again after an answer that says when, such as 429: who sends events
+	// goes on with others meanwhile.
 	Events     func(namespace string) Events
 	ConfigMaps func(namespace string) ConfigMaps
 	Secrets    func(namespace string) Secrets
@@ -132,7 +134,7 @@ func New(c *rest.Config, h *http.Client) (*API, error) {
 	return &API{
 		Nodes:      resource[corev1.Node, corev1.NodeList](core, "nodes")(""),
 		Pods:       resource[corev1.Pod, corev1.PodList](core, "pods"),
-		Events:     resource[corev1.Event, corev1.EventList](core, "events"),
+		Events:     resource[corev1.Event, corev1.EventList](once{core}, "events"),
 		ConfigMaps: resource[corev1.ConfigMap, corev1.ConfigMapList](core, "configmaps"),
 		Secrets:    resource[corev1.Secret, corev1.SecretList](core, "secrets"),
 		CreateToken: func(ctx context.Context, namespace, account string, r *authenticationv1.TokenRequest) (*authenticationv1.TokenRequest, error) {
@@ -147,6 +149,13 @@ func New(c *rest.Config, h *http.Client) (*API, error) {
 		AccessReviews: creator[authorizationv1.SubjectAccessReview](clients[authorizationv1.GroupName], "subjectaccessreviews"),
 	}, nil
 }
+
+// once makes requests that client-go does not repeat.
+type once struct{ rest.Interface }
+
+func (c once) Post() *rest.Request { return c.Interface.Post().MaxRetries(0) }
+
+func (c once) Patch(pt types.PatchType) *rest.Request { return c.Interface.Patch(pt).MaxRetries(0) }
 
 // A kind is a pointer to a T that is an object of the API.
 type kind[T any] interface {

@@ -92,3 +92,34 @@ func TestRequests(t *testing.T) {
 		t.Errorf("asked %q, want %q", asked, want)
 	}
 }
+
+// TestEventsAreSentOnce: who creates or patches an event learns at once that the server has no room for it.
+func TestEventsAreSentOnce(t *testing.T) {
+	asked := 0
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		asked++
+		w.Header().Set("Content-Type", "application/json")
+		w.Header().Set("Retry-After", "1")
+		w.WriteHeader(http.StatusTooManyRequests)
+		_, _ = io.WriteString(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"TooManyRequests","details":{"retryAfterSeconds":7},"code":429}`) // the client reads it
+	}))
+	defer s.Close()
+	api, err := New(&rest.Config{Host: s.URL}, s.Client())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, f := range map[string]func() (*corev1.Event, error){
+		"create": func() (*corev1.Event, error) {
+			return api.Events("a").Create(t.Context(), &corev1.Event{}, metav1.CreateOptions{})
+		},
+		"patch": func() (*corev1.Event, error) {
+			return api.Events("a").Patch(t.Context(), "e", types.StrategicMergePatchType, []byte("{}"), metav1.PatchOptions{})
+		},
+	} {
+		asked = 0
+		_, err := f()
+		if seconds, ok := apierrors.SuggestsClientDelay(err); asked != 1 || !ok || seconds != 7 {
+			t.Errorf("%s: %d requests, and an error that asks to wait for %d s: %v", name, asked, seconds, err)
+		}
+	}
+}

@@ -23,7 +23,7 @@ type Facts struct {
 	NodeName string
 	PodIPs   []string // primary first
 	HostIPs  []string // primary first
-	// Allocatable of the node stands in for limits a container does not have.
+	// Allocatable of the node stands in for limits that neither a container nor its pod has.
 	Allocatable corev1.ResourceList
 	// Memory of the node in bytes, for what is reckoned from it.
 	Memory int64
@@ -101,7 +101,7 @@ func quoted(m map[string]string) string {
 
 // Resource returns a request or limit of a container of the pod, rounded up to a
 // multiple of the selector's divisor and divided by it. Limits a container does
-// not have are the node's allocatable.
+// not have are the pod's, and otherwise the node's allocatable.
 func Resource(pod *corev1.Pod, f Facts, container string, sel *corev1.ResourceFieldSelector) (string, error) {
 	if sel.ContainerName != "" {
 		container = sel.ContainerName
@@ -127,7 +127,9 @@ func Resource(pod *corev1.Pod, f Facts, container string, sel *corev1.ResourceFi
 	}
 	q, ok := list[res]
 	if (!ok || q.IsZero()) && kind == "limits" {
-		q = f.Allocatable[res]
+		if q = podLimit(pod, res); q.IsZero() {
+			q = f.Allocatable[res]
+		}
 	}
 	return divide(q, sel.Divisor, res == corev1.ResourceCPU), nil
 }

@@ -94,3 +94,25 @@ func TestResource(t *testing.T) {
 		}
 	}
 }
+
+// TestResourceOfPod: the limits of the pod as a whole are those of its containers without.
+func TestResourceOfPod(t *testing.T) {
+	limited := pod.DeepCopy()
+	limited.Spec.Resources = &corev1.ResourceRequirements{Limits: corev1.ResourceList{"cpu": resource.MustParse("3"), "memory": resource.MustParse("1Gi")}}
+	for _, tt := range []struct{ container, resource, divisor, want string }{
+		{"bare", "limits.cpu", "1", "3"},
+		{"bare", "limits.memory", "1Mi", "1024"},
+		{"bare", "limits.hugepages-2Mi", "1", "0"},
+		{"bare", "limits.ephemeral-storage", "1", "7"},
+		{"bare", "requests.cpu", "1", "0"},
+		{"c", "limits.cpu", "1m", "1500"},
+		{"c", "limits.memory", "1Mi", "100"},
+	} {
+		sel := &corev1.ResourceFieldSelector{ContainerName: tt.container, Resource: tt.resource, Divisor: resource.MustParse(tt.divisor)}
+		f := facts
+		f.Allocatable = corev1.ResourceList{"cpu": resource.MustParse("4"), "memory": resource.MustParse("8Gi"), "ephemeral-storage": resource.MustParse("7")}
+		if got, err := Resource(limited, f, "", sel); got != tt.want || err != nil {
+			t.Errorf("%+v: %q, %v", tt, got, err)
+		}
+	}
+}

@@ -2,8 +2,8 @@
 //
 // An event is evidence, not a log: recording one never blocks and never fails,
 // repetitions are counted into one object, a source that says too much about one
-// object is limited, and when the server cannot be reached for long the newest
-// events are dropped. The counting and limiting are client-go's correlator, the
+// object is limited, a long message is cut, and when the server cannot be reached for
+// long the newest events are dropped. The counting and limiting are client-go's correlator, the
 // same that a kubelet uses, so kubectl shows what its users know.
 package events
 
@@ -13,10 +13,12 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
+	"unicode/utf8"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -35,6 +37,11 @@ const (
 	retryDelay = 10 * time.Second
 	// maxNamePrefix leaves room for the suffix within the 253 characters of a name.
 	maxNamePrefix = 220
+	// maxMessage bounds a message, in bytes, as events.k8s.io bounds its notes. A message may have
+	// what a pod's author wrote, and the server bounds the bytes of all events of a node.
+	maxMessage = 1024
+	// warnEvery is the least time between two lines in the log that say that events are refused.
+	warnEvery = time.Hour
 )
 
 // A Sink is the part of the events API that a Recorder needs. The typed client
@@ -61,6 +68,7 @@ type Recorder struct {
 	correlator *record.EventCorrelator
 	dropped    atomic.Int64
 	serial     atomic.Uint64
+	warned     time.Time // when it was last logged that events are refused; of Run
 }
 
 // New makes a Recorder. It starts nothing.
@@ -79,7 +87,8 @@ func New(cfg Config) *Recorder {
 }
 
 // Event records that something happened to the object. eventType is
-// corev1.EventTypeNormal or corev1.EventTypeWarning. It returns at once.
+// corev1.EventTypeNormal or corev1.EventTypeWarning. What the message has beyond 1 KiB is left out.
+// It returns at once.
 func (r *Recorder) Event(ref corev1.ObjectReference, eventType, reason, message string) {
 	select {
 	case r.queue <- r.make(ref, eventType, reason, message):
@@ -106,7 +115,7 @@ func (r *Recorder) make(ref corev1.ObjectReference, eventType, reason, message s
 		ObjectMeta:          metav1.ObjectMeta{Name: name, Namespace: ns},
 		InvolvedObject:      ref,
 		Reason:              reason,
-		Message:             message,
+		Message:             cut(message),
 		Type:                eventType,
 		Source:              corev1.EventSource{Component: r.cfg.Component, Host: r.cfg.Host},
 		FirstTimestamp:      now,
@@ -115,6 +124,18 @@ func (r *Recorder) make(ref corev1.ObjectReference, eventType, reason, message s
 		ReportingController: r.cfg.Component,
 		ReportingInstance:   r.cfg.Host,
 	}
+}
+
+// cut returns the first maxMessage bytes of a message, and no part of a character.
+func cut(message string) string {
+	if len(message) <= maxMessage {
+		return message
+	}
+	n := maxMessage
+	for n > maxMessage-utf8.UTFMax && !utf8.RuneStart(message[n]) {
+		n--
+	}
+	return message[:n]
 }
 
 // An attempt is an event that is sent again at a time.
@@ -153,15 +174,33 @@ func (r *Recorder) Run(ctx context.Context) error {
 		switch {
 		case err == nil || ctx.Err() != nil:
 		case a.tries+1 < maxTries && len(later) < maxLater:
-			later = append(later, attempt{a.result, a.tries + 1, time.Now().Add(retryDelay)})
+			later = put(later, attempt{a.result, a.tries + 1, time.Now().Add(delayOf(err))})
 		default:
 			r.lose(a.result.Event, err)
 		}
 	}
 }
 
+// put inserts an attempt in the order of the times.
+func put(later []attempt, a attempt) []attempt {
+	i, _ := slices.BinarySearchFunc(later, a.at, func(b attempt, at time.Time) int {
+		if b.at.After(at) {
+			return 1
+		}
+		return -1
+	})
+	return slices.Insert(later, i, a)
+}
+
+// delayOf is how long an event waits after an error: at least as long as the server asks.
+func delayOf(err error) time.Duration {
+	seconds, _ := apierrors.SuggestsClientDelay(err)
+	return max(retryDelay, time.Duration(seconds)*time.Second)
+}
+
 // send sends an event, and waits while the server is out of reach or has no time. It returns an
-// error that may pass and may concern this event alone: that of a webhook of its namespace.
+// error that may pass and may concern this event alone: that of a webhook of its namespace, or
+// that the node has sent too many bytes for one of this size.
 func (r *Recorder) send(ctx context.Context, res *record.EventCorrelateResult) error {
 	var err error
 	for try := range maxTries {
@@ -170,7 +209,10 @@ func (r *Recorder) send(ctx context.Context, res *record.EventCorrelateResult) e
 		switch {
 		case err == nil || ctx.Err() != nil:
 			return nil
-		case !answered || apierrors.IsTooManyRequests(err) || apierrors.IsServiceUnavailable(err) || apierrors.IsTimeout(err) || apierrors.IsServerTimeout(err):
+		case !answered || apierrors.IsServiceUnavailable(err) || apierrors.IsTimeout(err) || apierrors.IsServerTimeout(err):
+		case apierrors.IsTooManyRequests(err):
+			r.warn(err)
+			return err
 		case status.Status().Code >= 500:
 			return err
 		default:
@@ -211,6 +253,14 @@ func (r *Recorder) write(ctx context.Context, res *record.EventCorrelateResult) 
 		r.correlator.UpdateState(out)
 	}
 	return err
+}
+
+// warn logs that the server refuses events for a while.
+func (r *Recorder) warn(err error) {
+	if now := time.Now(); r.warned.IsZero() || now.Sub(r.warned) >= warnEvery {
+		r.warned = now
+		r.cfg.Log.Warn("the API server refuses events of this node for a while: they are sent again later, and some may be lost", "err", err)
+	}
 }
 
 func (r *Recorder) lose(e *corev1.Event, err error) {

@@ -1,14 +1,18 @@
 package events
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
+	"unicode/utf8"
 
 	"go.uber.org/goleak"
 	corev1 "k8s.io/api/core/v1"
@@ -27,6 +31,7 @@ type memorySink struct {
 	patches int
 	fail    []error
 	refuses string // a namespace
+	most    int    // bytes of a message; larger ones have to wait for 20 s; 0 means any
 	tries   int
 }
 
@@ -48,6 +53,9 @@ func (s *memorySink) Create(_ context.Context, e *corev1.Event, _ metav1.CreateO
 	}
 	if e.Namespace == s.refuses {
 		return nil, apierrors.NewInternalError(errors.New("failed calling webhook"))
+	}
+	if s.most > 0 && len(e.Message) > s.most {
+		return nil, apierrors.NewTooManyRequests("too many bytes", 20)
 	}
 	if s.events[e.Name] != nil {
 		return nil, apierrors.NewAlreadyExists(schema.GroupResource{Resource: "events"}, e.Name)
@@ -191,6 +199,77 @@ func TestOneNamespaceIsRefused(t *testing.T) {
 			t.Errorf("%d tries, want %d; %d dropped", s.tries, want, r.Dropped())
 		}
 	})
+}
+
+// TestLargeEventsAreRefused: a node that sends too many bytes gets 429 for large events and not for
+// small ones. The large do not hold up the small, wait as long as the server asks, and the log says
+// it once.
+func TestLargeEventsAreRefused(t *testing.T) {
+	var log bytes.Buffer
+	run(t, func(r *Recorder, s *memorySink) {
+		r.cfg.Log = slog.New(slog.NewTextHandler(&log, nil))
+		s.most = 1000
+		for i := range 24 {
+			ref := pod
+			ref.Name = fmt.Sprint("p", i)
+			r.Event(ref, corev1.EventTypeWarning, "Unhealthy", strings.Repeat("x", 10<<10))
+		}
+		r.Event(pod, corev1.EventTypeNormal, "Started", "m")
+		synctest.Wait()
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if len(s.events) != 1 || s.tries != 25 {
+			t.Errorf("%d events were stored of %d tries, want the small one of 25", len(s.events), s.tries)
+		}
+		s.most = 0
+		s.mu.Unlock()
+		<-time.After(19 * time.Second)
+		s.mu.Lock()
+		if s.tries != 25 {
+			t.Errorf("%d tries before the time for which the server asked, want 25", s.tries)
+		}
+		s.mu.Unlock()
+		<-time.After(2 * time.Second)
+		s.mu.Lock()
+		if len(s.events) != 25 || r.Dropped() != 0 {
+			t.Errorf("%d events were stored later, %d dropped; want 25 and 0", len(s.events), r.Dropped())
+		}
+	})
+	if n := strings.Count(log.String(), "level=WARN"); n != 1 {
+		t.Errorf("%d warnings in the log, want 1:\n%s", n, log.String())
+	}
+}
+
+// TestRetriesInOrder: of events that wait, those of an earlier time are sent first.
+func TestRetriesInOrder(t *testing.T) {
+	now := time.Now()
+	var later []attempt
+	for _, s := range []int{3, 1, 2, 1} {
+		later = put(later, attempt{tries: s, at: now.Add(time.Duration(s) * time.Second)})
+	}
+	var got []int
+	for _, a := range later {
+		got = append(got, a.tries)
+	}
+	if !slices.Equal(got, []int{1, 1, 2, 3}) {
+		t.Errorf("the order is %v", got)
+	}
+}
+
+// TestLongMessagesAreCut: between characters, and bytes that are no characters are cut, too.
+func TestLongMessagesAreCut(t *testing.T) {
+	r := New(Config{Host: "n"})
+	for message, want := range map[string]int{
+		strings.Repeat("x", maxMessage):               maxMessage,
+		strings.Repeat("x", maxMessage+1):             maxMessage,
+		strings.Repeat("x", maxMessage-1) + "€":       maxMessage - 1,
+		strings.Repeat("\x80", 2*maxMessage):          maxMessage - utf8.UTFMax,
+		strings.Repeat("x", maxMessage-3) + "€" + "y": maxMessage,
+	} {
+		if got := r.make(pod, corev1.EventTypeNormal, "R", message).Message; len(got) != want || !strings.HasPrefix(message, got) {
+			t.Errorf("%d bytes are left of %d, want %d", len(got), len(message), want)
+		}
+	}
 }
 
 func TestFullQueueDropsTheNewest(t *testing.T) {

@@ -3,6 +3,9 @@
 package pods
 
 import (
+	"math"
+	"slices"
+
 	corev1 "k8s.io/api/core/v1"
 	componentresource "k8s.io/component-helpers/resource"
 
@@ -58,8 +61,8 @@ const (
 const nodeCriticalPriority = 2_000_001_000
 
 // oomScore is the container's oom_score_adj: the kernel kills a container with a higher
-// one first. It is lower for a larger memory request. memory is that of the node in bytes,
-// 0 while it is not known.
+// one first. It is lower for a larger memory request; a sidecar's is at most that of each regular
+// container. memory is that of the node in bytes, 0 while it is not known.
 func oomScore(pod *corev1.Pod, c *corev1.Container, memory int64) int {
 	if p := pod.Spec.Priority; p != nil && *p >= nodeCriticalPriority {
 		return guaranteedOOMScore
@@ -71,24 +74,42 @@ func oomScore(pod *corev1.Pod, c *corev1.Container, memory int64) int {
 		return bestEffortOOMScore
 	}
 	score := int64(bestEffortOOMScore)
-	if request := oomRequest(pod, c); memory > 0 {
-		score -= request * 1000 / memory
+	if memory > 0 {
+		request := c.Resources.Requests.Memory().Value()
+		if isSidecar(pod, c) {
+			request = max(request, leastRequest(pod))
+		}
+		score -= (request + oomShare(pod)) * 1000 / memory
 	}
 	// The score stays between that of a guaranteed pod and that of one without requests.
 	return int(min(max(score, bestEffortOOMScore+guaranteedOOMScore), bestEffortOOMScore-1))
 }
 
-// oomRequest is the memory request of a container, with an even share of the pod's
-// request beyond those of its containers.
-func oomRequest(pod *corev1.Pod, c *corev1.Container) int64 {
-	request := c.Resources.Requests.Memory().Value()
-	if pod.Spec.Resources == nil || len(pod.Spec.Containers) == 0 {
-		return request
+// isSidecar reports whether c is an init container that runs beside the regular ones.
+func isSidecar(pod *corev1.Pod, c *corev1.Container) bool {
+	return c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways &&
+		slices.ContainsFunc(pod.Spec.InitContainers, func(init corev1.Container) bool { return init.Name == c.Name })
+}
+
+// leastRequest is the least memory request of the regular containers, in bytes.
+func leastRequest(pod *corev1.Pod) int64 {
+	least := int64(math.MaxInt64)
+	for i := range pod.Spec.Containers {
+		least = min(least, pod.Spec.Containers[i].Resources.Requests.Memory().Value())
+	}
+	return least
+}
+
+// oomShare is a container's even share of the pod's memory request beyond those of its containers,
+// in bytes.
+func oomShare(pod *corev1.Pod) int64 {
+	if pod.Spec.Resources == nil {
+		return 0
 	}
 	whole, ok := pod.Spec.Resources.Requests[corev1.ResourceMemory]
 	if !ok {
-		return request
+		return 0
 	}
 	own := componentresource.AggregateContainerRequests(pod, componentresource.PodResourcesOptions{})
-	return request + max(whole.Value()-own.Memory().Value(), 0)/int64(len(pod.Spec.Containers))
+	return max(whole.Value()-own.Memory().Value(), 0) / int64(len(pod.Spec.InitContainers)+len(pod.Spec.Containers))
 }

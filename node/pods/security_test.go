@@ -2,6 +2,7 @@ package pods
 
 import (
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -214,4 +215,33 @@ func TestOOMScore(t *testing.T) {
 			t.Errorf("%s: got %d, want %d", name, got, tt.want)
 		}
 	}
+}
+
+// TestOOMScoreOfSidecar: it is at most that of the regular container with the least request.
+func TestOOMScoreOfSidecar(t *testing.T) {
+	always, never := ptr.To(corev1.ContainerRestartPolicyAlways), ptr.To(corev1.ContainerRestartPolicyNever)
+	with := func(name, memory string, policy *corev1.ContainerRestartPolicy) corev1.Container {
+		c := container1(name)
+		c.RestartPolicy = policy
+		c.Resources.Requests = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse(memory)}
+		return c
+	}
+	p := newPod("p", func(p *corev1.Pod) {
+		p.Status.QOSClass = corev1.PodQOSBurstable
+		p.Spec.InitContainers = []corev1.Container{with("init", "0", nil), with("once", "0", never), with("small", "64Mi", always), with("large", "384Mi", always)}
+		p.Spec.Containers = []corev1.Container{with("a", "512Mi", nil), with("b", "256Mi", always)}
+	})
+	want := func(scores map[string]int) {
+		t.Helper()
+		for _, c := range slices.Concat(p.Spec.InitContainers, p.Spec.Containers) {
+			if got := oomScore(p, &c, 1<<30); got != scores[c.Name] {
+				t.Errorf("%s: got %d, want %d", c.Name, got, scores[c.Name])
+			}
+		}
+	}
+	want(map[string]int{"init": 999, "once": 999, "small": 750, "large": 625, "a": 500, "b": 750})
+	// The requests of the containers that run at the same time are 1216 MiB; of the 96 MiB beyond them
+	// each container has 16 MiB.
+	p.Spec.Resources = &corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1312Mi")}}
+	want(map[string]int{"init": 985, "once": 985, "small": 735, "large": 610, "a": 485, "b": 735})
 }

@@ -42,6 +42,7 @@ func TestReadyToStartContainers(t *testing.T) {
 				p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{
 					Secret: &corev1.SecretVolumeSource{SecretName: "none"},
 				}}}
+				p.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "v", MountPath: "/v"}}
 			}))
 			want(w, "False PodSandboxNotReady: no pod sandbox exists")
 		})

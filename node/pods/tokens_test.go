@@ -134,6 +134,8 @@ func TestOneFailingObjectStopsNoOther(t *testing.T) {
 					withInputs(p)
 					other := corev1.Volume{Name: "other", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "other"}}}
 					p.Spec.Volumes = slices.Insert(p.Spec.Volumes, 1, other) // the token stays the last
+					c := &p.Spec.Containers[0]
+					c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: "other", MountPath: "/other"})
 				}))
 				advance(time.Minute)
 				w.wantPhase("a", corev1.PodRunning)

@@ -45,15 +45,10 @@ func check(pod *corev1.Pod) error {
 		c.volume(fmt.Sprintf("spec.volumes[%d]", i), &s.Volumes[i])
 	}
 	for i := range s.InitContainers {
-		at := fmt.Sprintf("spec.initContainers[%d]", i)
-		p := s.InitContainers[i].RestartPolicy
-		c.want(p == nil || *p == corev1.ContainerRestartPolicyAlways, "%s.restartPolicy is not Always", at)
-		c.container(at, &s.InitContainers[i])
+		c.container(fmt.Sprintf("spec.initContainers[%d]", i), &s.InitContainers[i])
 	}
 	for i := range s.Containers {
-		at := fmt.Sprintf("spec.containers[%d]", i)
-		c.want(s.Containers[i].RestartPolicy == nil, "%s.restartPolicy cannot be set", at)
-		c.container(at, &s.Containers[i])
+		c.container(fmt.Sprintf("spec.containers[%d]", i), &s.Containers[i])
 	}
 	for _, err := range c.errs {
 		if err != nil {
@@ -111,9 +106,28 @@ func (c *checks) container(at string, ctr *corev1.Container) {
 		limit, limited := ctr.Resources.Limits[name]
 		c.want(request.Sign() >= 0 && (!limited || request.Cmp(limit) <= 0), "%s.resources.requests.%s is negative, or more than its limit", at, name)
 	}
+	c.restarts(at, ctr)
 	c.probe(at+".livenessProbe", ctr.LivenessProbe)
 	c.probe(at+".readinessProbe", ctr.ReadinessProbe)
 	c.probe(at+".startupProbe", ctr.StartupProbe)
+}
+
+func (c *checks) restarts(at string, ctr *corev1.Container) {
+	switch p := ctr.RestartPolicy; {
+	case p == nil:
+		c.want(len(ctr.RestartPolicyRules) == 0, "%s.restartPolicyRules cannot be set without restartPolicy", at)
+	case *p != corev1.ContainerRestartPolicyAlways && *p != corev1.ContainerRestartPolicyOnFailure && *p != corev1.ContainerRestartPolicyNever:
+		c.want(false, "%s.restartPolicy %q is unknown", at, *p)
+	}
+	for i, r := range ctr.RestartPolicyRules {
+		rule := fmt.Sprintf("%s.restartPolicyRules[%d]", at, i)
+		c.want(r.Action == corev1.ContainerRestartRuleActionRestart || r.Action == corev1.ContainerRestartRuleActionRestartAllContainers, "%s.action %q is unknown", rule, r.Action)
+		c.want(r.ExitCodes != nil, "%s.exitCodes is missing", rule)
+		if codes := r.ExitCodes; codes != nil {
+			c.want(codes.Operator == corev1.ContainerRestartRuleOnExitCodesOpIn || codes.Operator == corev1.ContainerRestartRuleOnExitCodesOpNotIn,
+				"%s.exitCodes.operator %q is unknown", rule, codes.Operator)
+		}
+	}
 }
 
 func (c *checks) probe(at string, p *corev1.Probe) {

@@ -34,7 +34,7 @@ const (
 var decoder = serializer.NewSerializerWithOptions(serializer.DefaultMetaFactory, apiclient.Scheme, apiclient.Scheme,
 	serializer.SerializerOptions{Yaml: true, Strict: true})
 
-// decode makes a pod of a file's content; unknown is told of fields that have no meaning.
+// decode makes a pod of a file's content; unknown is told of fields that are unknown or deprecated.
 func decode(data []byte, path, node string, unknown func(path, what string)) (*corev1.Pod, error) {
 	one, err := document(data)
 	if err != nil {
@@ -55,6 +55,9 @@ func decode(data []byte, path, node string, unknown func(path, what string)) (*c
 	pod, err := own(written, path, node)
 	if err != nil {
 		return nil, err
+	}
+	for _, what := range apiclient.CopyAppArmor(pod) {
+		unknown(path, what)
 	}
 	defaults(&pod.Spec)
 	if err := check(pod); err != nil {

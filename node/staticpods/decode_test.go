@@ -1,6 +1,7 @@
 package staticpods
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -31,6 +32,12 @@ func TestRefused(t *testing.T) {
 		"twice":               {with("  - {name: main, image: none}\n"), "is there twice"},
 		"no image":            {in("image: none", "image: ''"), "spec.containers[0].image"},
 		"restart policy":      {with("  restartPolicy: Sometimes\n"), `spec.restartPolicy "Sometimes"`},
+		"own policy":          {container("restartPolicy: Sometimes"), `spec.containers[0].restartPolicy "Sometimes"`},
+		"init's policy":       {with("  initContainers: [{name: i, image: none, restartPolicy: Sometimes}]\n"), `spec.initContainers[0].restartPolicy "Sometimes"`},
+		"rules alone":         {container("restartPolicyRules: [{action: Restart, exitCodes: {operator: In, values: [1]}}]"), "without restartPolicy"},
+		"rule's action":       {container("restartPolicy: Never, restartPolicyRules: [{action: Wait, exitCodes: {operator: In, values: [1]}}]"), `restartPolicyRules[0].action "Wait"`},
+		"rule's codes":        {container("restartPolicy: Never, restartPolicyRules: [{action: Restart}]"), "restartPolicyRules[0].exitCodes"},
+		"rule's operator":     {container("restartPolicy: Never, restartPolicyRules: [{action: Restart, exitCodes: {operator: At, values: [1]}}]"), `operator "At"`},
 		"grace":               {with("  terminationGracePeriodSeconds: -1\n"), "terminationGracePeriodSeconds"},
 		"mount of nothing":    {container("volumeMounts: [{name: v, mountPath: /v}]"), `"v" is no volume`},
 		"hostPath":            {with("  volumes: [{name: v, hostPath: {path: /a/../b}}]\n"), "hostPath.path"},
@@ -68,6 +75,41 @@ func TestRefused(t *testing.T) {
 				t.Errorf("%v, want %s", err, tt.want)
 			}
 		})
+	}
+}
+
+// TestRestartPolicies: containers may have restart policies of their own, and rules beside them.
+func TestRestartPolicies(t *testing.T) {
+	const rules = "restartPolicyRules: [{action: Restart, exitCodes: {operator: In, values: [42]}}, {action: RestartAllContainers, exitCodes: {operator: NotIn, values: [1]}}]"
+	for _, policy := range []corev1.ContainerRestartPolicy{corev1.ContainerRestartPolicyAlways, corev1.ContainerRestartPolicyOnFailure, corev1.ContainerRestartPolicyNever} {
+		content := strings.Replace(web, "image: none", fmt.Sprintf("image: none, restartPolicy: %s, %s", policy, rules), 1) +
+			fmt.Sprintf("  initContainers: [{name: i, image: none, restartPolicy: %s, %s}]\n", policy, rules)
+		p, err := decode([]byte(content), "/f", "node-1", func(_, what string) { t.Error(what) })
+		if err != nil {
+			t.Errorf("%s: %v", policy, err)
+			continue
+		}
+		for _, c := range []corev1.Container{p.Spec.InitContainers[0], p.Spec.Containers[0]} {
+			if c.RestartPolicy == nil || *c.RestartPolicy != policy || len(c.RestartPolicyRules) != 2 {
+				t.Errorf("%s: %+v", policy, c)
+			}
+		}
+	}
+}
+
+// TestAppArmorAnnotation: the container gets the field for it, by which the node refuses the pod.
+func TestAppArmorAnnotation(t *testing.T) {
+	var told []string
+	p, err := decode([]byte(strings.Replace(web, "labels:", "annotations: {container.apparmor.security.beta.kubernetes.io/main: runtime/default}\n  labels:", 1)),
+		"/f", "node-1", func(_, what string) { told = append(told, what) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if sc := p.Spec.Containers[0].SecurityContext; sc == nil || sc.AppArmorProfile == nil || sc.AppArmorProfile.Type != corev1.AppArmorProfileTypeRuntimeDefault {
+		t.Errorf("the container's security context is %+v", sc)
+	}
+	if len(told) != 1 || !strings.Contains(told[0], `use the "appArmorProfile" field`) {
+		t.Errorf("told of %q", told)
 	}
 }
 

@@ -232,9 +232,9 @@ func readFile(path string) ([]byte, error) {
 	return data, nil
 }
 
-// unknown tells of fields that have no meaning. It is called once for each content.
+// unknown tells of fields that are unknown or deprecated. It is called when a file has changed.
 func (s *Source) unknown(path, what string) {
-	s.cfg.Log.Warn("a static pod's manifest has fields that are ignored: correct their names, or take them out", "file", path, "fields", what)
+	s.cfg.Log.Warn("a static pod's manifest has fields that are unknown and ignored, or deprecated: correct them, or take them out", "file", path, "fields", what)
 }
 
 // tell says what is wrong with paths, and when it no longer is, once each time.

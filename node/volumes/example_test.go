@@ -36,7 +36,10 @@ func ExampleSet() {
 	source := corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "web"}}}
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", UID: "1"},
-		Spec:       corev1.PodSpec{Volumes: []corev1.Volume{{Name: "settings", VolumeSource: source}}},
+		Spec: corev1.PodSpec{
+			Volumes:    []corev1.Volume{{Name: "settings", VolumeSource: source}},
+			Containers: []corev1.Container{{Name: "web", VolumeMounts: []corev1.VolumeMount{{Name: "settings", MountPath: "/settings"}}}},
+		},
 	}
 	api := &objects{}
 	set := volumes.New(dir, api, nil, nil)

@@ -274,6 +274,7 @@ func TestTearDownWithoutPrivileges(t *testing.T) {
 	s := New(dir, &fakeObjects{}, nil, nil)
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "u"}}
 	pod.Spec.Volumes = []corev1.Volume{{Name: "e", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}
+	pod.Spec.Containers = []corev1.Container{{VolumeMounts: []corev1.VolumeMount{{Name: "e", MountPath: "/e"}}}}
 	if err := s.Setup(t.Context(), pod, downward.Facts{}); err != nil {
 		t.Fatal(err)
 	}

@@ -40,7 +40,7 @@ func TestTokenBelongsToItsUser(t *testing.T) {
 		}
 		pod.Spec.SecurityContext, pod.Spec.Containers = tc.pod, nil
 		for _, sc := range tc.containers {
-			pod.Spec.Containers = append(pod.Spec.Containers, corev1.Container{SecurityContext: sc})
+			pod.Spec.Containers = append(pod.Spec.Containers, corev1.Container{SecurityContext: sc, VolumeMounts: []corev1.VolumeMount{{Name: "v", MountPath: "/v"}}})
 		}
 		for range 2 { // once more changes nothing
 			if err := s.Setup(t.Context(), pod, downward.Facts{}); err != nil {

@@ -1,8 +1,8 @@
 // Package volumes makes the directories that a pod's containers mount.
 //
 // Each volume of a pod is a directory DIR/UID/volumes/NAME (a hostPath volume is
-// its path). Setup makes and refreshes all of them, and may be called at any
-// time; TearDown removes them. Volumes whose content comes from the API
+// its path). Setup makes and refreshes those that containers use, and may be called at
+// any time; TearDown removes them. Volumes whose content comes from the API
 // (configMap, secret, downwardAPI, projected) are written so that a reader sees
 // the old content or the new, never a mixture: files are symbolic links to files
 // below ..data, a link that is replaced by rename, as in the kubelet.
@@ -76,7 +76,8 @@ func (s *Set) volumesDir(uid types.UID) string {
 
 // Setup makes the volumes of the pod that do not exist, and brings the content of
 // the others up to date. It tries all of them; the error joins one SetupError for
-// each that failed.
+// each that failed. As the kubelet does, it leaves out those that no container uses;
+// an ephemeral container may use one later.
 func (s *Set) Setup(ctx context.Context, pod *corev1.Pod, facts downward.Facts) error {
 	if len(pod.Spec.Volumes) > 0 {
 		if err := os.MkdirAll(s.volumesDir(pod.UID), 0o755); err != nil {
@@ -84,13 +85,45 @@ func (s *Set) Setup(ctx context.Context, pod *corev1.Pod, facts downward.Facts) 
 		}
 	}
 	var errs []error
+	used := inUse(pod)
 	for i := range pod.Spec.Volumes {
 		v := &pod.Spec.Volumes[i]
+		if !used[v.Name] {
+			continue
+		}
 		if err := s.setup(ctx, pod, v, facts); err != nil {
 			errs = append(errs, &SetupError{Volume: v.Name, Err: err})
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// inUse has the names of the volumes that containers of the pod mount, have as a device, or take
+// variables from.
+func inUse(pod *corev1.Pod) map[string]bool {
+	used := map[string]bool{}
+	add := func(c *corev1.Container) {
+		for i := range c.VolumeMounts {
+			used[c.VolumeMounts[i].Name] = true
+		}
+		for i := range c.VolumeDevices {
+			used[c.VolumeDevices[i].Name] = true
+		}
+		for i := range c.Env {
+			if from := c.Env[i].ValueFrom; from != nil && from.FileKeyRef != nil {
+				used[from.FileKeyRef.VolumeName] = true
+			}
+		}
+	}
+	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range list {
+			add(&list[i])
+		}
+	}
+	for i := range pod.Spec.EphemeralContainers {
+		add((*corev1.Container)(&pod.Spec.EphemeralContainers[i].EphemeralContainerCommon))
+	}
+	return used
 }
 
 func (s *Set) setup(ctx context.Context, pod *corev1.Pod, v *corev1.Volume, facts downward.Facts) error {
@@ -142,7 +175,7 @@ func fsGroup(pod *corev1.Pod) *int64 {
 	return pod.Spec.SecurityContext.FSGroup
 }
 
-// Resolve returns the host's directory for a mount of the named volume: base is the
+// Resolve returns the host's directory for a mount of the named volume, which Setup has made: base is the
 // volume, and sub the path in it, empty for the whole volume. subPath is that of the
 // mount, with its variables expanded; missing directories of it are made, with the mode
 // of the volume. It refuses a path that leaves the volume, also by a symbolic link that
@@ -158,6 +191,9 @@ func (s *Set) Resolve(pod *corev1.Pod, volume, subPath string) (base, sub string
 	hp := pod.Spec.Volumes[i].HostPath
 	if hp != nil {
 		base = hp.Path
+	}
+	if _, err = os.Stat(base); err != nil {
+		return "", "", fmt.Errorf("volume %q: %w", volume, err)
 	}
 	if subPath == "" {
 		return base, "", nil

@@ -59,7 +59,9 @@ func setup(t *testing.T, o Objects, src corev1.VolumeSource) (*Set, *corev1.Pod,
 	})
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "ns", UID: "uid-1", Labels: map[string]string{"app": "x"}},
-		Spec:       corev1.PodSpec{Volumes: []corev1.Volume{{Name: "v", VolumeSource: src}}, Containers: []corev1.Container{{Name: "c"}}},
+		Spec: corev1.PodSpec{Volumes: []corev1.Volume{{Name: "v", VolumeSource: src}}, Containers: []corev1.Container{
+			{Name: "c", VolumeMounts: []corev1.VolumeMount{{Name: "v", MountPath: "/v"}}},
+		}},
 	}
 	return s, pod, s.Setup(t.Context(), pod, downward.Facts{NodeName: "n", PodIPs: []string{"10.0.0.1"}})
 }
@@ -309,6 +311,7 @@ func TestFSGroup(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{UID: "u"},
 		Spec: corev1.PodSpec{
 			SecurityContext: &corev1.PodSecurityContext{FSGroup: ptr.To[int64](4711)},
+			Containers:      []corev1.Container{{VolumeMounts: []corev1.VolumeMount{{Name: "e", MountPath: "/e"}, {Name: "m", MountPath: "/m"}, {Name: "c", MountPath: "/c"}}}},
 			Volumes: []corev1.Volume{
 				{Name: "e", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
 				{Name: "m", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory}}},

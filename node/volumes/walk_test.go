@@ -32,9 +32,12 @@ func TestHostPathIsMadeWhereItWasChecked(t *testing.T) {
 		if tt.subPath != "" {
 			path, replaced = dir, filepath.Join(dir, "sub")
 		}
-		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "uid-1"}, Spec: corev1.PodSpec{Volumes: []corev1.Volume{
-			{Name: "v", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: path, Type: &tt.kind}}},
-		}}}
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "uid-1"}, Spec: corev1.PodSpec{
+			Volumes: []corev1.Volume{
+				{Name: "v", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: path, Type: &tt.kind}}},
+			},
+			Containers: []corev1.Container{{VolumeMounts: []corev1.VolumeMount{{Name: "v", MountPath: "/v"}}}},
+		}}
 		err := s.Setup(t.Context(), pod, downward.Facts{})
 		if tt.subPath != "" && err == nil {
 			_, _, err = s.Resolve(pod, "v", tt.subPath)

@@ -14,6 +14,9 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apiserver/pkg/warning"
+
+	"github.com/hawser-project/hawser/auth/apiclient"
 )
 
 func pods() Kind {
@@ -49,7 +52,10 @@ func podFields(p *corev1.Pod) fields.Set {
 	}
 }
 
-func newPod(_ context.Context, p *corev1.Pod) {
+func newPod(ctx context.Context, p *corev1.Pod) {
+	for _, text := range apiclient.CopyAppArmor(p) {
+		warning.AddWarning(ctx, "", text)
+	}
 	defaultPodLevel(&p.Spec)
 	p.Status = corev1.PodStatus{Phase: corev1.PodPending, QOSClass: QOSClass(p)}
 	if len(p.Spec.SchedulingGates) > 0 {
