@@ -19,19 +19,23 @@ func TestNearMisses(t *testing.T) {
 	_, programs := bin(t)
 	nowhere := "no cluster is named: hawser up starts one in this directory, and KUBECONFIG or --kubeconfig names another"
 	for line, want := range map[string]string{
-		"hawser nod":                        `did you mean hawser node?`,
-		"hawser token creat":                `did you mean hawser token create?`,
-		"hawser get pods":                   `did you mean "hawser kubectl get"?`,
-		"hawser server --cluster-cidrs x":   `did you mean --cluster-cidr?`,
-		"hawser-agent --sever x":            `did you mean --server?`,
-		"hawser kubectl get nodes":          nowhere,
-		"hawser kubectl logs x":             nowhere,
-		"hawser kubectl apply -f /dev/null": nowhere,
+		"hawser nod":                                `did you mean hawser node?`,
+		"hawser token creat":                        `did you mean hawser token create?`,
+		"hawser get pods":                           `did you mean "hawser kubectl get"?`,
+		"hawser server --cluster-cidrs x":           `did you mean --cluster-cidr?`,
+		"hawser-agent --sever x":                    `did you mean --server?`,
+		"hawser kubectl get nodes":                  nowhere,
+		"hawser kubectl logs x":                     nowhere,
+		"hawser kubectl apply -f /dev/null":         nowhere,
+		"KUBECONFIG=/none hawser kubectl get nodes": "KUBECONFIG /none: there is no cluster in it, or no such file",
 	} {
 		t.Run(line, func(t *testing.T) {
-			words := strings.Fields(line)
+			words, env := strings.Fields(line), []string{"HOME=" + t.TempDir()}
+			if strings.Contains(words[0], "=") {
+				words, env = words[1:], append(env, words[0])
+			}
 			cmd := exec.CommandContext(t.Context(), filepath.Join(programs, words[0]), words[1:]...)
-			cmd.Dir, cmd.Env = t.TempDir(), []string{"HOME=" + t.TempDir()}
+			cmd.Dir, cmd.Env = t.TempDir(), env
 			out, err := cmd.CombinedOutput()
 			if err == nil || strings.Count(string(out), "\n") != 1 || !strings.Contains(string(out), want) {
 				t.Errorf("%v:\n%swant an error, and one line with %q", err, out, want)

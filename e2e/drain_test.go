@@ -4,6 +4,7 @@
 package e2e
 
 import (
+	"bufio"
 	"context"
 	"crypto/tls"
 	"fmt"
@@ -80,6 +81,86 @@ func (s *lone) end(t *testing.T) syscall.WaitStatus {
 		t.Fatal("the server has not ended")
 	}
 	return s.ProcessState.Sys().(syscall.WaitStatus)
+}
+
+// begin begins a request of the administrator that the server has to answer before it ends. finish
+// ends it, and returns the code of the answer.
+func (s *lone) begin(t *testing.T) (finish func() int) {
+	t.Helper()
+	pair, err := tls.LoadX509KeyPair(filepath.Join(s.dir, "pki", "admin.crt"), filepath.Join(s.dir, "pki", "admin.key"))
+	must(t, err)
+	conn, err := (&tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true, Certificates: []tls.Certificate{pair}}}).DialContext(t.Context(), "tcp", s.addr)
+	must(t, err)
+	t.Cleanup(func() { _ = conn.Close() })
+	const body = `{"metadata":{"name":"begun"}}`
+	_, err = fmt.Fprintf(conn, "POST /api/v1/namespaces HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\nExpect: 100-continue\r\n\r\n", s.addr, len(body))
+	must(t, err)
+	answers := bufio.NewReader(conn)
+	if line, err := answers.ReadString('\n'); !strings.Contains(line, " 100 ") { // its handler reads
+		t.Fatal(line, err)
+	}
+	_, err = answers.ReadString('\n')
+	must(t, err)
+	return func() int {
+		t.Helper()
+		_, err := conn.Write([]byte(body))
+		must(t, err)
+		resp, err := http.ReadResponse(answers, nil)
+		must(t, err)
+		_ = resp.Body.Close()
+		return resp.StatusCode
+	}
+}
+
+// TestServerDrainAgain: commands that are given again while the server drains wait with the first.
+// They do not end the server, which answers what it has.
+func TestServerDrainAgain(t *testing.T) {
+	under, _ := bin(t)
+	t.Parallel()
+	s := startLone(t, filepath.Join(shortTempDir(t), "s"), "--graceful-shutdown-timeout=1h")
+	finish := s.begin(t)
+	drain := func() (cmd *exec.Cmd, out *lines) {
+		cmd, out = exec.CommandContext(t.Context(), filepath.Join(under, "hawser"), "server", "drain", "--data-dir", s.dir), &lines{}
+		cmd.Stdout, cmd.Stderr = out, out
+		must(t, cmd.Start())
+		return cmd, out
+	}
+	says := func(out *lines, text string) {
+		t.Helper()
+		eventually(t, "the command says: "+text, func() error {
+			if !strings.Contains(out.String(), text) {
+				return fmt.Errorf("it says %q", out)
+			}
+			return nil
+		})
+	}
+	const before = "has been told to drain before: waiting"
+	first, firstOut := drain()
+	second, secondOut := drain() // at the same time
+	eventually(t, "both wait", func() error {
+		if all := firstOut.String() + secondOut.String(); strings.Count(all, "waiting until") != 2 || strings.Count(all, before) != 1 {
+			return fmt.Errorf("they say %q", all)
+		}
+		return nil
+	})
+	says(firstOut, "streams are open")
+	must(t, first.Process.Signal(syscall.SIGINT))
+	if err := first.Wait(); err == nil || !strings.Contains(firstOut.String(), "not waited any longer: the server goes on draining") {
+		t.Errorf("interrupted: %v, %q", err, firstOut)
+	}
+	third, thirdOut := drain()
+	says(thirdOut, before)
+	if code := finish(); code != http.StatusCreated {
+		t.Errorf("what was under way is answered with %d", code)
+	}
+	for out, cmd := range map[*lines]*exec.Cmd{secondOut: second, thirdOut: third} {
+		if err := cmd.Wait(); err != nil || !strings.Contains(out.String(), "drained: ") {
+			t.Errorf("%v, %q", err, out)
+		}
+	}
+	if status := s.end(t); !status.Exited() || status.ExitStatus() != 0 {
+		t.Errorf("the server ended with %v", status)
+	}
 }
 
 func TestServerDrain(t *testing.T) {

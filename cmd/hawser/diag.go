@@ -22,6 +22,7 @@ import (
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -98,7 +99,7 @@ func newDiag() *cobra.Command {
 			"Leases, events about nodes and certificate requests, and of some nodes, through their tunnels, flags, health, metrics,\n" +
 			"stats, goroutines and memory of the agent. No Secret or pod is read, and no ConfigMap but the one with the hub's\n" +
 			"authority. Annotations that are not Kubernetes' or Hawser's, and what looks like a token, a password or a private key,\n" +
-			"are taken out of texts. What cannot be had is told in summary.txt.",
+			"are taken out of texts. What cannot be had is told in summary.txt. The server must answer: if it does not, send its log.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if len(nodes) > diagNodes {
@@ -114,6 +115,9 @@ func newDiag() *cobra.Command {
 			}
 			ctx, cancel := context.WithTimeout(cmd.Context(), diagTime)
 			defer cancel()
+			if err = checkNodes(ctx, client, nodes); err != nil {
+				return err
+			}
 			servers := map[string]rest.Interface{"server": client.Discovery().RESTClient()}
 			if hubURL != "" {
 				if servers["hub"], err = metricsOf(ctx, client, rc, hubURL); err != nil {
@@ -137,6 +141,22 @@ func newDiag() *cobra.Command {
 	return cmd
 }
 
+// checkNodes refuses names of nodes that the API does not know, if it can tell.
+func checkNodes(ctx context.Context, client kubernetes.Interface, nodes []string) error {
+	for _, name := range nodes {
+		bounded, cancel := context.WithTimeout(ctx, diagWait)
+		_, err := client.CoreV1().Nodes().Get(bounded, name, metav1.GetOptions{})
+		cancel()
+		switch {
+		case apierrors.IsNotFound(err):
+			return fmt.Errorf("--node %q: there is no such node: hawser kubectl get nodes lists them", name)
+		case err != nil:
+			return nil //nolint:nilerr // an API that is sick is gathered from
+		}
+	}
+	return nil
+}
+
 // writeBundle has f write a new file that nobody else may read, and takes it away if f fails.
 func writeBundle(file string, f func(io.Writer) error, out io.Writer) (err error) {
 	w, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
@@ -155,6 +175,7 @@ type bundle struct {
 	tar     *tar.Writer
 	now     time.Time
 	files   int // in it so far
+	missing int // could not be had
 	summary bytes.Buffer
 	show    io.Writer // progress
 }
@@ -196,6 +217,9 @@ func gatherBundle(ctx context.Context, out, progress io.Writer, servers map[stri
 			return err
 		}
 	}
+	if b.missing > 0 {
+		fmt.Fprintf(b.show, "%d of %d files could not be had: see summary.txt\n", b.missing, b.missing+b.files)
+	}
 	return errors.Join(b.add("summary.txt", b.summary.Bytes()), b.tar.Close(), zip.Close())
 }
 
@@ -210,6 +234,7 @@ func (b *bundle) explain(ctx context.Context, rc *rest.Config) (broken []string,
 		return nil, nil, context.Cause(ctx)
 	}
 	if sick != nil {
+		b.missing++
 		fmt.Fprintf(&b.summary, "fleet/explain.json is not here: %s\n", setup.Printable(sick.Error()))
 		return nil, sick, nil
 	}
@@ -266,6 +291,7 @@ func (b *bundle) try(ctx context.Context, api rest.Interface, f diagFile) (missi
 		return nil, context.Cause(ctx)
 	}
 	if err != nil {
+		b.missing++
 		fmt.Fprintf(&b.summary, "%s is not here: %s\n", f.name, setup.Printable(err.Error()))
 		return err, nil
 	}

@@ -21,9 +21,14 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/rest"
+	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/hawser-project/hawser/tunnel"
 )
@@ -32,6 +37,9 @@ const diagKey = "-----BEGIN EC PRIVATE KEY-----\nMHcCAQEEIsecret\n-----END EC PR
 
 // unavailable is the path of what is said of those that are not there.
 const unavailable = "unavailable"
+
+// told is in place of a file what is told of the bundle.
+const told = "told"
 
 // bundleOf is what is gathered of an API that answers by path, some with an error.
 func bundleOf(t *testing.T, nodes []string, answers map[string]string) (files map[string]string, err error) {
@@ -52,15 +60,15 @@ func bundleOf(t *testing.T, nodes []string, answers map[string]string) (files ma
 		t.Fatal(err)
 	}
 	at := client.Discovery().RESTClient()
-	var out bytes.Buffer
-	if err := gatherBundle(t.Context(), &out, io.Discard, map[string]rest.Interface{"server": at, "hub": at}, rc, nodes); err != nil {
+	var out, progress bytes.Buffer
+	if err := gatherBundle(t.Context(), &out, &progress, map[string]rest.Interface{"server": at, "hub": at}, rc, nodes); err != nil {
 		return nil, err
 	}
 	zip, err := gzip.NewReader(&out)
 	if err != nil {
 		t.Fatal(err)
 	}
-	files = map[string]string{}
+	files = map[string]string{told: progress.String()}
 	for r := tar.NewReader(zip); ; {
 		h, err := r.Next()
 		if errors.Is(err, io.EOF) {
@@ -115,6 +123,7 @@ func TestBundle(t *testing.T) {
 		"fleet/explain.txt":         "1 node: 1 broken, 0 not; 0 cordoned",
 		"fleet/explain.json":        "Bearer REDACTED",
 		"summary.txt":               "server/version.json is not here: ",
+		told:                        "nodes/lost/heap.pb.gz\n11 of 29 files could not be had: see summary.txt\n",
 	} {
 		if !strings.Contains(files[name], want) {
 			t.Errorf("%s lacks %q: %q", name, want, files[name])
@@ -130,6 +139,24 @@ func TestBundle(t *testing.T) {
 	if files, err = bundleOf(t, []string{"other"}, usualAnswers()); err != nil || files["nodes/lost/metrics.txt"] != "" ||
 		!strings.Contains(files["summary.txt"], "nodes/other/metrics.txt is not here: ") {
 		t.Errorf("another node: %v, %q", err, files["summary.txt"])
+	}
+}
+
+// TestBundleOfUnknownNode: a name that no node has is refused, unless the API cannot tell.
+func TestBundleOfUnknownNode(t *testing.T) {
+	client := fake.NewClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1"}})
+	if err := checkNodes(t.Context(), client, []string{"node-1"}); err != nil {
+		t.Error(err)
+	}
+	err := checkNodes(t.Context(), client, []string{"node-1", "nod-1"})
+	if err == nil || !strings.HasPrefix(err.Error(), `--node "nod-1": there is no such node`) {
+		t.Errorf("got %v", err)
+	}
+	client.PrependReactor("get", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return true, nil, apierrors.NewTimeoutError("sick", 1)
+	})
+	if err := checkNodes(t.Context(), client, []string{"nod-1"}); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -112,17 +113,35 @@ type drain struct {
 	over bool
 }
 
-// takeDataDir takes the data directory for this process, and says there whose it is.
-func takeDataDir(o *serverOptions) (d *drain, unlock func(), err error) {
-	if unlock, err = setup.TakeDataDir(o.dataDir, lockFile); err != nil {
+// takeDataDir takes the data directory for this process until unlock is called, and says there
+// whose it is. Once ctx is done it says that the server drains, and then the next signal ends it.
+func takeDataDir(ctx context.Context, o *serverOptions) (d *drain, unlock func(), err error) {
+	free, err := setup.TakeDataDir(o.dataDir, lockFile)
+	if err != nil {
 		return nil, nil, fmt.Errorf("--data-dir: %w", err)
 	}
 	d = &drain{file: filepath.Join(o.dataDir, lockFile), grace: o.shutdown.grace}
 	if err = d.say(strconv.Itoa(os.Getpid()) + "\n"); err != nil {
-		unlock()
+		free()
 		return nil, nil, err
 	}
-	return d, unlock, nil
+	stop := context.AfterFunc(ctx, func() {
+		d.told()
+		endAtNextSignal()
+	})
+	return d, func() {
+		stop()
+		free()
+	}, nil
+}
+
+// told says that the server drains, for whoever would tell it to: a second signal ends it.
+func (d *drain) told() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !d.over {
+		_ = d.say(fmt.Sprintf("%d\n\nthe server has begun to drain\n", os.Getpid())) // end has the error, if it stays
+	}
 }
 
 // begin is called when no more connections are taken.

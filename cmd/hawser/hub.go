@@ -57,7 +57,7 @@ func runBeside(ctx context.Context, o *serverOptions, metrics prometheus.Registe
 		return err
 	}
 	o.beside.tellOpen(client, log)
-	drain, unlock, err := takeDataDir(o)
+	drain, unlock, err := takeDataDir(ctx, o)
 	if err != nil {
 		return err
 	}

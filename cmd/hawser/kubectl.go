@@ -31,7 +31,8 @@ import (
 // defaultDir is where hawser up keeps its cluster, below the working directory.
 const defaultDir = ".hawser"
 
-// noCluster is what kubectl says of a command that needs a cluster, where it knows none.
+// noCluster is what kubectl says of a command that needs a cluster, where it knows none and
+// KUBECONFIG is not set.
 const noCluster = "hawser kubectl: no cluster is named: hawser up starts one in this directory, and KUBECONFIG or --kubeconfig names another"
 
 // kubectlArgs are kubectl's arguments where a command line of hawser is one of kubectl's, or
@@ -48,7 +49,10 @@ func kubectlArgs(args []string) (forKubectl []string, ok bool) {
 
 // runKubectl runs kubectl with args and returns its exit code.
 func runKubectl(ctx context.Context, args []string) int {
-	file := kubeconfigDefault()
+	file, none := kubeconfigDefault(), noCluster
+	if env := os.Getenv(clientcmd.RecommendedConfigPathEnvVar); env != "" {
+		none = "hawser kubectl: " + noClusterIn(env)
+	}
 	if file != "" {
 		if err := os.Setenv(clientcmd.RecommendedConfigPathEnvVar, file); err != nil {
 			return 1
@@ -61,7 +65,7 @@ func runKubectl(ctx context.Context, args []string) int {
 	clientcmd.ClusterDefaults.Server = "" // or it would look for one at localhost:8080
 	cmdutil.BehaviorOnFatal(func(text string, code int) {
 		if strings.Contains(text, "Missing or incomplete configuration info") {
-			text = noCluster
+			text = none
 		}
 		if refused(text, file) {
 			text = "hawser kubectl: the cluster of " + file + " does not run: hawser up starts it, and KUBECONFIG or --kubeconfig names another"

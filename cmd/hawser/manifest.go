@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"io"
 
+	"github.com/distribution/reference"
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/yaml"
 )
@@ -27,6 +29,22 @@ func newManifest() *cobra.Command {
 		newManifestCCM(),
 	)
 	return cmd
+}
+
+// checkNamespace refuses a --namespace that no cluster can have.
+func checkNamespace(namespace string) error {
+	if msgs := validation.IsDNS1123Label(namespace); len(msgs) > 0 {
+		return fmt.Errorf("--namespace %q: %s", namespace, msgs[0])
+	}
+	return nil
+}
+
+// checkImage refuses an --image that no kubelet can pull.
+func checkImage(image string) error {
+	if _, err := reference.ParseNormalizedNamed(image); err != nil {
+		return fmt.Errorf("--image %q: %w: want [REGISTRY/]NAME[:TAG][@DIGEST]", image, err)
+	}
+	return nil
 }
 
 // printObjects writes objects of API types as YAML documents, without what a server fills in.

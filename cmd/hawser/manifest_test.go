@@ -188,6 +188,34 @@ func TestManifestCCMPods(t *testing.T) {
 	}
 }
 
+// TestManifestNames: what no cluster takes is refused.
+func TestManifestNames(t *testing.T) {
+	const hash = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
+	for _, tc := range []struct {
+		want string // in the error; empty means none
+		args []string
+	}{
+		{`--namespace "A b": a lowercase RFC 1123 label must consist of`, []string{"server", "--image", "x", "--namespace", "A b"}},
+		{`--namespace "A b": a lowercase`, []string{"agent", "--image", "x", "--namespace", "A b"}},
+		{`--namespace "": a lowercase`, []string{"rbac", "--namespace", ""}},
+		{`--image "a b": invalid reference format: want`, []string{"server", "--image", "a b"}},
+		{`--image "a b": invalid reference format: want`, []string{"agent", "--image", "a b"}},
+		{`--image "a b": invalid reference format: want`, []string{"ccm", "--image", "a b"}},
+		{`--replicas 3 has no effect with --static-pod`, []string{"server", "--image", "x", "--static-pod", "--replicas", "3"}},
+		{"", []string{"server", "--image", "x", "--static-pod", "--replicas", "1"}},
+		{"", []string{"server", "--image", "localhost/hawser:v1", "--replicas", "3"}},
+		{"", []string{"agent", "--image", "r.example:5000/a/b@" + hash, "--server", "https://hub:1", "--discovery-token-ca-cert-hash", hash}},
+	} {
+		cmd := newManifest()
+		cmd.SetArgs(tc.args)
+		cmd.SetOut(io.Discard)
+		cmd.SetErr(io.Discard)
+		if err := cmd.Execute(); (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%q: %v, want %q", tc.args, err, tc.want)
+		}
+	}
+}
+
 // TestManifestRBAC: a hub may read Services and their endpoints only if it is to listen for
 // them, write the Lease of an election only if it is to take part in one, and what a
 // controller needs only if it is to run it.

@@ -63,6 +63,9 @@ func newManifestCCM() *cobra.Command {
 			case m.daemonSet && cmd.Flags().Changed("replicas"):
 				return errors.New("--replicas has no effect with --daemonset: there is a pod on each machine of the control plane")
 			case m.image != "":
+				if err := checkImage(m.image); err != nil {
+					return err
+				}
 				if m.replicas < 1 || m.replicas > maxHubs {
 					return fmt.Errorf("--replicas %d: want 1 to %d", m.replicas, maxHubs)
 				}

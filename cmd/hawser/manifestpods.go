@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strings"
@@ -70,14 +71,8 @@ func newManifestServer() *cobra.Command {
 		Use: "server", Short: "The hub as a StatefulSet and a Service, or as a static pod of each of the control plane's machines",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if m.image == "" {
-				return errors.New("--image is required: an image with hawser in its PATH")
-			}
-			if err := checkSANs("--address", m.addresses); err != nil {
+			if err := m.checkHub(); err != nil {
 				return err
-			}
-			if m.replicas < 1 || m.replicas > maxHubs {
-				return fmt.Errorf("--replicas %d: want 1 to %d", m.replicas, maxHubs)
 			}
 			if m.static {
 				return printObjects(cmd.OutOrStdout(), m.staticHub())
@@ -89,6 +84,27 @@ func newManifestServer() *cobra.Command {
 	cmd.Flags().Int32Var(&m.replicas, "replicas", 1, "how many hubs; a static pod is one on each machine that has it")
 	cmd.Flags().StringVar(&m.kubeconfig, "kubeconfig", "/etc/kubernetes/hawser.conf", "with --static-pod: kubeconfig on that machine")
 	return cmd
+}
+
+// check refuses what both commands cannot use. The pods run program.
+func (m *podManifest) check(program string) error {
+	if m.image == "" {
+		return fmt.Errorf("--image is required: an image with %s in its PATH", program)
+	}
+	return cmp.Or(checkImage(m.image), checkNamespace(m.namespace))
+}
+
+func (m *podManifest) checkHub() error {
+	if err := cmp.Or(m.check("hawser"), checkSANs("--address", m.addresses)); err != nil {
+		return err
+	}
+	if m.replicas < 1 || m.replicas > maxHubs {
+		return fmt.Errorf("--replicas %d: want 1 to %d", m.replicas, maxHubs)
+	}
+	if m.static && m.replicas > 1 {
+		return fmt.Errorf("--replicas %d has no effect with --static-pod: there is a pod on each machine that has the manifest", m.replicas)
+	}
+	return nil
 }
 
 // command is the hub's, but for what differs between pods.
@@ -223,8 +239,8 @@ func newManifestAgent() *cobra.Command {
 }
 
 func (m *podManifest) checkAgent() error {
-	if m.image == "" {
-		return errors.New("--image is required: an image with hawser-agent in its PATH")
+	if err := m.check("hawser-agent"); err != nil {
+		return err
 	}
 	if len(m.servers) == 0 {
 		return errors.New("--server is required: https://HOST:PORT, the address of the hub")

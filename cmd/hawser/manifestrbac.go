@@ -39,6 +39,9 @@ func newManifestRBAC() *cobra.Command {
 			"Kubernetes has for these controllers, system:controller:… and system:kube-scheduler, to the account.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := checkNamespace(namespace); err != nil {
+				return err
+			}
 			if err := controlplane.CheckEnabled(chosen); err != nil {
 				return fmt.Errorf("--%w", err)
 			}

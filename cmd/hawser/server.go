@@ -59,7 +59,6 @@ func newServer() *cobra.Command {
 				o.beside.told = new(atomic.Bool)
 			}
 			bridgeKlog(log, o.beside.told)
-			defer context.AfterFunc(cmd.Context(), endAtNextSignal)()
 			back, err := leadStderr(log)
 			if err != nil {
 				return err
@@ -86,7 +85,7 @@ func newServer() *cobra.Command {
 
 // runServer serves until ctx is done. Nothing of it is left when it returns.
 func runServer(ctx context.Context, o *serverOptions, log *slog.Logger) error {
-	drain, unlock, err := takeDataDir(o)
+	drain, unlock, err := takeDataDir(ctx, o)
 	if err != nil {
 		return err
 	}

@@ -33,7 +33,7 @@ func newServerDrain() *cobra.Command {
 		Long: "Sends SIGTERM to the server of --data-dir on this machine and waits until it has ended. The server fails /readyz and\n" +
 			"has its agents begin sessions with their other servers. Only then it takes no more connections. It answers the\n" +
 			"requests that it has, and streams have its --graceful-shutdown-timeout to end. How far it has come is told every three\n" +
-			"seconds. An interrupt ends the wait and not the drain.",
+			"seconds. An interrupt ends the wait and not the drain; the same command waits again.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return drainServer(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), dir)
@@ -73,13 +73,40 @@ func drainServer(ctx context.Context, out, progress io.Writer, dir string) error
 	case !open:
 		return fmt.Errorf("the server of %s is in another PID namespace: run this there, or stop its pod", dir)
 	}
-	if err := p.Signal(syscall.SIGTERM); err != nil {
+	turn, err := os.Open(dir)
+	if err != nil {
+		return fmt.Errorf("--data-dir: %w", err)
+	}
+	defer turn.Close()
+	told, err := tellToDrain(p, f, turn)
+	if err != nil {
 		return fmt.Errorf("stop the server, process %d: %w", pid, err)
 	}
-	if _, err := fmt.Fprintf(progress, "waiting until the server, process %d, has handed its work over\n", pid); err != nil {
+	text := "waiting until the server, process %d, has handed its work over\n"
+	if told {
+		text = "the server, process %d, has been told to drain before: waiting until it has handed its work over\n"
+	}
+	if _, err := fmt.Fprintf(progress, text, pid); err != nil {
 		return err
 	}
-	return awaitDrained(ctx, out, progress, p, f)
+	return awaitDrained(ctx, out, progress, p, f, turn)
+}
+
+// tellToDrain sends SIGTERM to p, which has f as its lock, unless it has been told before: a second
+// signal would end it. turn is the data directory. From here until turn is closed no other command
+// tells p.
+func tellToDrain(p *os.Process, f, turn *os.File) (before bool, err error) {
+	err = syscall.Flock(int(turn.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) //nolint:gosec // a descriptor
+	if errors.Is(err, syscall.EWOULDBLOCK) {
+		return true, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("lock %s: %w", turn.Name(), err)
+	}
+	if _, said, far := readLock(f); said != "" || far != "" {
+		return true, nil
+	}
+	return false, p.Signal(syscall.SIGTERM)
 }
 
 // hasOpen says whether a process of this PID namespace, and not this one, has the file f open.
@@ -101,8 +128,9 @@ func hasOpen(pid int, f *os.File) (bool, error) {
 	return false, err
 }
 
-// awaitDrained waits until p has ended, which had f as its lock.
-func awaitDrained(ctx context.Context, out, progress io.Writer, p *os.Process, f *os.File) error {
+// awaitDrained waits until p has ended, which had f as its lock. It closes turn once p drains.
+func awaitDrained(ctx context.Context, out, progress io.Writer, p *os.Process, f *os.File, turn io.Closer) error {
+	begun := false
 	t, tell := time.NewTicker(drainPoll), time.NewTicker(drainTell)
 	defer t.Stop()
 	defer tell.Stop()
@@ -110,6 +138,10 @@ func awaitDrained(ctx context.Context, out, progress io.Writer, p *os.Process, f
 		// Not by the lock: who tries to take that may keep the next server from it.
 		gone := p.Signal(syscall.Signal(0)) != nil || isZombie(p.Pid)
 		now, said, far := readLock(f)
+		if !begun && (said != "" || far != "") {
+			begun = true
+			_ = turn.Close() // its lock is what counts
+		}
 		switch {
 		case !gone:
 		case now != p.Pid:
@@ -124,10 +156,16 @@ func awaitDrained(ctx context.Context, out, progress io.Writer, p *os.Process, f
 		select {
 		case <-t.C:
 		case <-tell.C:
+			if !begun {
+				far = "the server has not begun to drain: see its log"
+			}
 			if far != "" {
 				_, _ = fmt.Fprintln(progress, far) // the wait is for the server
 			}
 		case <-ctx.Done():
+			if !begun {
+				return errors.New("not waited any longer: the server has been told to drain and has not begun: see its log")
+			}
 			return errors.New("not waited any longer: the server goes on draining")
 		}
 	}

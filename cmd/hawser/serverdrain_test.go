@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"context"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"os/exec"
@@ -112,9 +113,89 @@ func TestDrainInterrupted(t *testing.T) {
 	ctx, interrupt := context.WithCancel(t.Context())
 	defer interrupt()
 	var out strings.Builder
-	err = drainServer(ctx, &out, writerFunc(func([]byte) { interrupt() }), dir)
-	if err == nil || err.Error() != "not waited any longer: the server goes on draining" || out.String() != "" {
+	err = drainServer(ctx, &out, writerFunc(func(p []byte) {
+		if string(p) == "the server has not begun to drain: see its log\n" {
+			interrupt()
+		}
+	}), dir)
+	if err == nil || err.Error() != "not waited any longer: the server has been told to drain and has not begun: see its log" || out.String() != "" {
 		t.Errorf("%v, %q", err, &out)
+	}
+}
+
+// TestDrainTwice: a server that has been told to drain gets no second signal, which would end it:
+// neither once it drains nor while another command waits for that.
+func TestDrainTwice(t *testing.T) {
+	for name, tc := range map[string]struct{ file, interrupted string }{
+		"drains":   {"\n0 of 1 nodes have moved\n", "the server goes on draining"},
+		"drained":  {"1 of 1 nodes moved\n", "the server goes on draining"},
+		"told now": {"", "the server has been told to drain and has not begun: see its log"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			file, err := os.Create(filepath.Join(dir, lockFile))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer file.Close()
+			if err = syscall.Flock(int(file.Fd()), syscall.LOCK_EX); err != nil {
+				t.Fatal(err)
+			}
+			cmd, ended := aProcess(t, false, file)
+			if _, err = fmt.Fprintf(file, "%d\n%s", cmd.Process.Pid, tc.file); err != nil {
+				t.Fatal(err)
+			}
+			if tc.file == "" {
+				turn, err := os.Open(dir)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer turn.Close()
+				if err = syscall.Flock(int(turn.Fd()), syscall.LOCK_EX); err != nil {
+					t.Fatal(err)
+				}
+			}
+			ctx, interrupt := context.WithCancel(t.Context())
+			defer interrupt()
+			var out, progress strings.Builder
+			err = drainServer(ctx, &out, writerFunc(func(p []byte) {
+				progress.Write(p)
+				interrupt()
+			}), dir)
+			want := fmt.Sprintf("the server, process %d, has been told to drain before: waiting until it has handed its work over\n", cmd.Process.Pid)
+			if err == nil || err.Error() != "not waited any longer: "+tc.interrupted || out.String() != "" || progress.String() != want {
+				t.Errorf("%v, %q, %q", err, &out, &progress)
+			}
+			_ = cmd.Process.Kill()
+			<-ended
+			if s, _ := cmd.ProcessState.Sys().(syscall.WaitStatus); s.Signal() != syscall.SIGKILL {
+				t.Errorf("the server ended with %v", s.Signal())
+			}
+		})
+	}
+}
+
+// TestDrainSaysThatItBegins: from the signal on the file says that the server drains.
+func TestDrainSaysThatItBegins(t *testing.T) {
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	dir := filepath.Join(t.TempDir(), "data")
+	d, unlock, err := takeDataDir(ctx, &serverOptions{dataDir: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unlock()
+	f, err := os.Open(filepath.Join(dir, lockFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if pid, said, far := readLock(f); pid != os.Getpid() || said != "" || far != "" {
+		t.Errorf("%d, %q, %q", pid, said, far)
+	}
+	d.told()
+	if pid, said, far := readLock(f); pid != os.Getpid() || said != "" || far != "the server has begun to drain" {
+		t.Errorf("once it has been told: %d, %q, %q", pid, said, far)
 	}
 }
 
@@ -130,7 +211,7 @@ func TestDrainTellsHowFarItIs(t *testing.T) {
 	if err = syscall.Flock(int(file.Fd()), syscall.LOCK_EX); err != nil {
 		t.Fatal(err)
 	}
-	cmd, _ := aProcess(t, true, file)
+	cmd, _ := aProcess(t, false, file)
 	const far, end = "3 of 9 nodes have moved", "9 of 9 nodes moved"
 	write := func(text string) {
 		if err := os.WriteFile(file.Name(), []byte(strconv.Itoa(cmd.Process.Pid)+"\n"+text), 0o600); err != nil {
@@ -169,7 +250,7 @@ func TestDrainOfUnreaped(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	var out, progress strings.Builder
-	if err := awaitDrained(ctx, &out, &progress, cmd.Process, file); err != nil || out.String() != "drained: all is handed over\n" {
+	if err := awaitDrained(ctx, &out, &progress, cmd.Process, file, io.NopCloser(nil)); err != nil || out.String() != "drained: all is handed over\n" {
 		t.Errorf("%v, %q", err, &out)
 	}
 }

@@ -204,7 +204,7 @@ func loadKubeconfig(file string) (*rest.Config, error) {
 	rc, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, nil).ClientConfig()
 	if err != nil {
 		if env := os.Getenv(clientcmd.RecommendedConfigPathEnvVar); file == "" && env != "" && clientcmd.IsEmptyConfig(err) {
-			return nil, fmt.Errorf("KUBECONFIG %s: there is no cluster in it, or no such file: set it to an existing kubeconfig, or give --kubeconfig FILE", env)
+			return nil, errors.New(noClusterIn(env))
 		}
 		if clientcmd.IsEmptyConfig(err) {
 			return nil, errors.New("no kubeconfig: give --kubeconfig FILE or set KUBECONFIG, for example to .hawser/" + adminKubeconfig)
@@ -212,4 +212,9 @@ func loadKubeconfig(file string) (*rest.Config, error) {
 		return nil, fmt.Errorf("kubeconfig: %w", err)
 	}
 	return rc, nil
+}
+
+// noClusterIn is what is wrong with the KUBECONFIG of the environment if no cluster is found by it.
+func noClusterIn(env string) string {
+	return "KUBECONFIG " + env + ": there is no cluster in it, or no such file: set it to an existing kubeconfig, or give --kubeconfig FILE"
 }

@@ -55,10 +55,14 @@ func StopSignals() []os.Signal {
 // defaultServerPort is the port of a server's URL that names none.
 const defaultServerPort = "6443"
 
-// ServerAddress returns HOST:PORT of a server's URL, https://HOST:PORT.
+// ServerAddress returns HOST:PORT of a server's URL, https://HOST:PORT. Its error has no user and
+// password of the URL.
 func ServerAddress(text string) (string, error) {
 	u, err := url.Parse(text)
-	if err != nil || u.Scheme != "https" || u.Hostname() == "" || u.Path != "" && u.Path != "/" {
+	if at := strings.LastIndex(text, "@"); at >= 0 {
+		return "", fmt.Errorf("%q: want https://HOST:PORT", "..."+text[at:])
+	}
+	if err != nil || u.Scheme != "https" || u.Hostname() == "" || u.Path != "" && u.Path != "/" || strings.ContainsAny(text, "?#") {
 		return "", fmt.Errorf("%q: want https://HOST:PORT", text)
 	}
 	if strings.Contains(u.Hostname(), "%") {

@@ -122,11 +122,13 @@ func TestLogFormat(t *testing.T) {
 	}
 }
 
-// TestServerAddress: no certificate names the zone of an address.
+// TestServerAddress: no certificate names the zone of an address, and a password is not shown.
 func TestServerAddress(t *testing.T) {
 	for text, want := range map[string]string{
 		"https://hub.example": "hub.example:6443", "https://[fd00::1]:17743": "[fd00::1]:17743", "https://[fe80::1]": "[fe80::1]:6443",
 		"https://[fe80::1%25eth0]:17743": "without a zone", "https://10.0.0.1%25eth0": "without a zone", "https://[fe80::1%eth0]": "want https://HOST:PORT",
+		"https://joe:pass@hub:1": `"...@hub:1": want https`, "https://joe:pa@ss w@hub": `"...@hub": want https`,
+		"https://hub:1?a=b": "want https://HOST:PORT", "https://hub:1/#a": "want https://HOST:PORT", "https://hub?": "want https://HOST:PORT",
 	} {
 		got, err := ServerAddress(text)
 		if err != nil {
