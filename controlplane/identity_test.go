@@ -156,7 +156,7 @@ func revokedNode(t *testing.T, c *cluster) {
 		!strings.Contains(r.Status.Conditions[0].Message, "stolen") {
 		t.Errorf("with a join token: %+v", r.Status.Conditions)
 	}
-	if err := book.Allow(ctx, "revoked", "root", time.Hour); err != nil {
+	if err := book.Allow(ctx, "revoked", "root", time.Now().Add(time.Hour)); err != nil {
 		t.Fatal(err)
 	}
 	c.out("allowed, and not taken", one, "revoked")
@@ -279,7 +279,7 @@ func revokedNodeTokens(t *testing.T, c *cluster) {
 	if _, err := other.CoreV1().Secrets("").List(ctx, metav1.ListOptions{}); err != nil {
 		t.Errorf("a token of another's pod: %v", err)
 	}
-	if err := book.Allow(ctx, "tokens", "root", time.Hour); err != nil {
+	if err := book.Allow(ctx, "tokens", "root", time.Now().Add(time.Hour)); err != nil {
 		t.Fatal(err)
 	}
 	c.out("allowed, and not taken", stolen, "tokens")

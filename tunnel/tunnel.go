@@ -227,7 +227,8 @@ type LinkOptions struct {
 	Resume func(Peer) error
 	// Server names the accepting end, with 255 bytes at most. It stays the same if that
 	// restarts. By it the dialing end of qmux tells a server that has forgotten the session
-	// from another one behind the same load balancer. Empty means that all are taken for one.
+	// from another one behind the same load balancer. QUIC answers packets of lost
+	// connections in its name. Empty means that all are taken for one.
 	Server string
 }
 

@@ -219,7 +219,7 @@ func TestNodeWithoutItsKey(t *testing.T) {
 	if _, err := Join(t.Context(), c); !errors.As(err, new(*DeniedError)) {
 		t.Errorf("while another key holds the name: %v", err)
 	}
-	if err := names.Allow(t.Context(), "node-1", "admin", time.Hour); err != nil {
+	if err := names.Allow(t.Context(), "node-1", "admin", time.Now().Add(time.Hour)); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := Join(t.Context(), c); err != nil {

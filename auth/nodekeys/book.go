@@ -199,15 +199,15 @@ func (b *Book) Revoke(ctx context.Context, name, by, reason string) (*Revocation
 }
 
 // Allow lets the next machine that requests a certificate with a join token take the name,
-// for d from now. The present keys hold it until then, unless they are revoked. It fails
+// until then by the servers' clocks. The present keys hold it until then, unless they are revoked. It fails
 // with ErrUnknown if no key holds the name, which is free then.
-func (b *Book) Allow(ctx context.Context, name, by string, d time.Duration) error {
+func (b *Book) Allow(ctx context.Context, name, by string, until time.Time) error {
 	return b.change(ctx, name, func(r *Record) (*Record, error) {
 		if r == nil || r.Freed {
 			return nil, fmt.Errorf("%w: %s", ErrUnknown, name)
 		}
 		next := *r
-		next.Allowed = &Allowance{Until: stamp(b.now().Add(d)), By: by}
+		next.Allowed = &Allowance{Until: stamp(until), By: by}
 		return &next, nil
 	})
 }

@@ -223,7 +223,7 @@ func TestRevocation(t *testing.T) {
 		r = newRig(t, api)
 		r.admits("after a restart", "a")
 		barred("after a restart", "stolen")
-		r.must(r.book.Allow(ctx, "a", "root", time.Hour))
+		r.must(r.book.Allow(ctx, "a", "root", time.Now().Add(time.Hour)))
 		r.admits("allowed, but not taken", "a")
 		r.must(r.book.Claim(ctx, "a", number(3), ""))
 		r.admits("taken anew", "a", 3)
@@ -251,18 +251,18 @@ func TestRevokedAndDeleted(t *testing.T) {
 func TestAllow(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *rig) {
 		ctx := t.Context()
-		if err := r.book.Allow(ctx, "a", "", time.Hour); !errors.Is(err, ErrUnknown) {
+		if err := r.book.Allow(ctx, "a", "", time.Now().Add(time.Hour)); !errors.Is(err, ErrUnknown) {
 			t.Errorf("a free name: %v", err)
 		}
 		r.must(r.book.Claim(ctx, "a", number(1), ""))
 		r.makeNode("a", "u1")
-		r.must(r.book.Allow(ctx, "a", "", time.Hour))
+		r.must(r.book.Allow(ctx, "a", "", time.Now().Add(time.Hour)))
 		r.admits("until it is used", "a", 1)
 		<-time.After(time.Hour)
 		if err := r.book.Claim(ctx, "a", number(2), ""); !isHeld(err) {
 			t.Errorf("an allowance that has expired: %v", err)
 		}
-		r.must(r.book.Allow(ctx, "a", "", time.Hour))
+		r.must(r.book.Allow(ctx, "a", "", time.Now().Add(time.Hour)))
 		r.must(r.book.Claim(ctx, "a", number(2), ""))
 		r.admits("used", "a", 2)
 		if len(r.ended) != 1 || !strings.Contains(r.ended[0], "a, 1 false, 2 true: node \"a\" is not admitted: its name was taken over") {
@@ -404,7 +404,7 @@ func TestWatchPods(t *testing.T) {
 		r.admits("before", "a", 1)
 		pods, stop := r.keeper.WatchPods(ctx, "a")
 		defer stop()
-		r.must(r.book.Allow(ctx, "a", "", time.Hour))
+		r.must(r.book.Allow(ctx, "a", "", time.Now().Add(time.Hour)))
 		r.must(r.book.Claim(ctx, "a", number(2), ""))
 		r.admits("taken over", "a", 2)
 		if err := errors.Join(pods.Err(), r.keeper.AdmitPods(ctx, "a", time.Now), r.keeper.AdmitPods(ctx, "nobody's", time.Now)); err != nil {

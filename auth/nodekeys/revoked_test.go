@@ -53,7 +53,7 @@ func TestTokensAfterAllow(t *testing.T) {
 				last := time.Now()
 				r.pods("revoked", last, false)
 				<-time.After(tc.pause)
-				r.must(r.book.Allow(ctx, "a", "root", time.Hour))
+				r.must(r.book.Allow(ctx, "a", "root", time.Now().Add(time.Hour)))
 				r.pods("allowed", last, false)
 				r.must(r.book.Claim(ctx, "a", number(2), ""))
 				next := time.Now()
@@ -63,7 +63,7 @@ func TestTokensAfterAllow(t *testing.T) {
 				r.pods("of the next machine", next, true)
 				two := number(2)
 				r.must(r.book.Renew(ctx, "a", &two, number(3)))
-				r.must(r.book.Allow(ctx, "a", "root", time.Hour))
+				r.must(r.book.Allow(ctx, "a", "root", time.Now().Add(time.Hour)))
 				r.must(r.book.Claim(ctx, "a", number(4), ""))
 				r.pods("taken over without a revocation", last, false)
 				r.pods("of the machine before", next, true)
@@ -93,7 +93,7 @@ func TestTokensAfterDeletion(t *testing.T) {
 		if err := r.keeper.Barred("a"); err != nil {
 			t.Errorf("a name that is free is barred: %v", err)
 		}
-		if err := r.book.Allow(ctx, "a", "", time.Hour); !errors.Is(err, ErrUnknown) {
+		if err := r.book.Allow(ctx, "a", "", time.Now().Add(time.Hour)); !errors.Is(err, ErrUnknown) {
 			t.Errorf("a free name is allowed: %v", err)
 		}
 		if _, err := r.book.Revoke(ctx, "a", "", ""); !errors.Is(err, ErrUnknown) {
@@ -169,7 +169,7 @@ func TestTakenWhileForgotten(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *rig) {
 		ctx := t.Context()
 		r.must(r.book.Claim(ctx, "a", number(1), ""))
-		r.must(r.book.Allow(ctx, "a", "root", time.Hour))
+		r.must(r.book.Allow(ctx, "a", "root", time.Now().Add(time.Hour)))
 		removed := false
 		r.react("update", "configmaps", func(a clienttesting.Action) (bool, runtime.Object, error) {
 			if !removed {
@@ -237,9 +237,9 @@ func TestRecordFromBefore(t *testing.T) {
 func TestRevokedKeyDoesNotComeBack(t *testing.T) {
 	b, ctx := NewBook(newAPI()), t.Context()
 	err := b.Claim(ctx, "a", number(1), "")
-	err = errors.Join(err, b.Allow(ctx, "a", "root", time.Hour), b.Claim(ctx, "a", number(1), ""))
+	err = errors.Join(err, b.Allow(ctx, "a", "root", time.Now().Add(time.Hour)), b.Claim(ctx, "a", number(1), ""))
 	_, no := b.Revoke(ctx, "a", "root", "stolen")
-	if err = errors.Join(err, no, b.Allow(ctx, "a", "root", time.Hour)); err != nil {
+	if err = errors.Join(err, no, b.Allow(ctx, "a", "root", time.Now().Add(time.Hour))); err != nil {
 		t.Fatal(err)
 	}
 	if err := b.Claim(ctx, "a", number(1), ""); !isHeld(err) || !strings.Contains(err.Error(), "another key") {

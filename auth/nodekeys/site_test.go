@@ -43,10 +43,10 @@ func TestSite(t *testing.T) {
 		r.must(r.book.Renew(ctx, "a", &one, number(2)))
 		r.siteIs("an administrator's word stands through renewals", "a", "rome")
 
-		r.must(r.book.Allow(ctx, "a", "", time.Hour))
+		r.must(r.book.Allow(ctx, "a", "", time.Now().Add(time.Hour)))
 		r.must(r.book.Claim(ctx, "a", number(3), ""))
 		r.siteIs("another machine, by a token that says nothing", "a", "rome")
-		r.must(r.book.Allow(ctx, "a", "", time.Hour))
+		r.must(r.book.Allow(ctx, "a", "", time.Now().Add(time.Hour)))
 		r.must(r.book.Claim(ctx, "a", number(4), "oslo"))
 		r.siteIs("another machine, by a token of another site", "a", "oslo")
 
@@ -64,7 +64,7 @@ func TestSiteOutlivesARestart(t *testing.T) {
 		r.makeNode("a", "uid-1")
 		r.must(r.book.Claim(t.Context(), "a", number(2), ""))
 		r.stop()
-		r.must(r.book.Allow(t.Context(), "a", "", time.Hour))
+		r.must(r.book.Allow(t.Context(), "a", "", time.Now().Add(time.Hour)))
 		r.must(r.book.Claim(t.Context(), "a", number(1), "berlin"))
 		again := newRig(t, r.api)
 		defer again.stop()

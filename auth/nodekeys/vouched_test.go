@@ -112,7 +112,7 @@ func TestVouchedRevocation(t *testing.T) {
 		r.admits("and its Node deleted", "a")
 		r.makeNode("a", "u2")
 		r.admits("and made anew", "a")
-		r.must(r.book.Allow(ctx, "a", "ann", time.Hour))
+		r.must(r.book.Allow(ctx, "a", "ann", time.Now().Add(time.Hour)))
 		<-time.After(time.Second)
 		if err = r.keeper.Admit(ctx, "a", number(1)); err == nil {
 			t.Error("the key that was revoked takes its name back")
@@ -219,7 +219,7 @@ func TestVouchedSuccessor(t *testing.T) {
 		<-time.After(time.Second)
 		_, err := r.book.Revoke(ctx, "a", "ann", "stolen")
 		r.must(err)
-		r.must(r.book.Allow(ctx, "a", "ann", time.Hour))
+		r.must(r.book.Allow(ctx, "a", "ann", time.Now().Add(time.Hour)))
 		<-time.After(time.Second)
 		spam("allowed")
 		r.must(r.keeper.Admit(ctx, "a", number(2)))

@@ -45,8 +45,8 @@ func newNode() *cobra.Command {
 			"it expires: hawser token delete ends it.",
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return onIdentity(cmd.Context(), kubeconfig, args[0], func(ctx context.Context, b *nodekeys.Book, by string) error {
-				return revokeNode(ctx, cmd.OutOrStdout(), b, args[0], by, reason)
+			return onIdentity(cmd.Context(), kubeconfig, args[0], func(ctx context.Context, b *nodekeys.Book, who caller) error {
+				return revokeNode(ctx, cmd.OutOrStdout(), b, args[0], who.name, reason)
 			})
 		},
 	}
@@ -61,8 +61,8 @@ func newNode() *cobra.Command {
 			if allowed <= 0 || allowed > maxAllowed {
 				return fmt.Errorf("--for %s: want more than zero, and %s at most", allowed, maxAllowed)
 			}
-			return onIdentity(cmd.Context(), kubeconfig, args[0], func(ctx context.Context, b *nodekeys.Book, by string) error {
-				return allowNode(ctx, cmd.OutOrStdout(), b, args[0], by, allowed)
+			return onIdentity(cmd.Context(), kubeconfig, args[0], func(ctx context.Context, b *nodekeys.Book, who caller) error {
+				return allowNode(ctx, cmd.OutOrStdout(), b, args[0], who, allowed)
 			})
 		},
 	}
@@ -76,7 +76,7 @@ func newNode() *cobra.Command {
 }
 
 // onIdentity has f change the identity of a node, as whoever the kubeconfig is for.
-func onIdentity(ctx context.Context, kubeconfig, name string, f func(context.Context, *nodekeys.Book, string) error) error {
+func onIdentity(ctx context.Context, kubeconfig, name string, f func(context.Context, *nodekeys.Book, caller) error) error {
 	if err := auth.CheckNodeName(name); err != nil {
 		return err
 	}
@@ -85,13 +85,24 @@ func onIdentity(ctx context.Context, kubeconfig, name string, f func(context.Con
 	})
 }
 
-// whoAmI is the user of a client, or else where it came from.
-func whoAmI(ctx context.Context, client kubernetes.Interface, rc *rest.Config) string {
+// A caller is who runs a command, and when.
+type caller struct {
+	name string
+	now  time.Time // by the API server's clock
+}
+
+// whoAmI is the user of a client, or else what the kubeconfig says. An API server that does
+// not say what time it is is taken to have this machine's.
+func whoAmI(ctx context.Context, client kubernetes.Interface, rc *rest.Config) caller {
 	review, err := client.AuthenticationV1().SelfSubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
 	if err != nil {
-		return rc.Username
+		return caller{rc.Username, time.Now()}
 	}
-	return review.Status.UserInfo.Username
+	who := caller{review.Status.UserInfo.Username, review.CreationTimestamp.Time}
+	if who.now.IsZero() {
+		who.now = time.Now()
+	}
+	return who
 }
 
 func revokeNode(ctx context.Context, out io.Writer, b *nodekeys.Book, name, by, reason string) error {
@@ -107,8 +118,8 @@ func revokeNode(ctx context.Context, out io.Writer, b *nodekeys.Book, name, by, 
 	return err
 }
 
-func allowNode(ctx context.Context, out io.Writer, b *nodekeys.Book, name, by string, d time.Duration) error {
-	err := b.Allow(ctx, name, by, d)
+func allowNode(ctx context.Context, out io.Writer, b *nodekeys.Book, name string, who caller, d time.Duration) error {
+	err := b.Allow(ctx, name, who.name, who.now.Add(d))
 	if errors.Is(err, nodekeys.ErrUnknown) {
 		_, err = fmt.Fprintf(out, "the name %s is free: any machine with a join token may take it\n", name)
 		return err

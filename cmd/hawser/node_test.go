@@ -13,9 +13,11 @@ import (
 	"testing"
 	"time"
 
+	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/kubernetes/scheme"
 
 	"github.com/hawser-project/hawser/auth/nodekeys"
 	"github.com/hawser-project/hawser/cmd/internal/clitest"
@@ -59,7 +61,7 @@ func TestNodeCommands(t *testing.T) {
 	if err := revokeNode(ctx, &out, b, "a", "root", ""); err == nil || !strings.Contains(err.Error(), `node "a" has no identity that could be revoked`) || out.Len() > 0 {
 		t.Errorf("a node that is not there: %v", err)
 	}
-	says("the name a is free", allowNode(ctx, &out, b, "a", "root", time.Hour))
+	says("the name a is free", allowNode(ctx, &out, b, "a", caller{"root", time.Now()}, time.Hour))
 	if err := b.Claim(ctx, "a", nodekeys.Key{1}, ""); err != nil {
 		t.Fatal(err)
 	}
@@ -67,7 +69,7 @@ func TestNodeCommands(t *testing.T) {
 		says("node a is revoked (since ", revokeNode(ctx, &out, b, "a", "root", "stolen"))
 	}
 	for range 2 {
-		says("the next machine that joins as a within 1h0m0s takes the name", allowNode(ctx, &out, b, "a", "root", time.Hour))
+		says("the next machine that joins as a within 1h0m0s takes the name", allowNode(ctx, &out, b, "a", caller{"root", time.Now()}, time.Hour))
 	}
 	if err := revokeNode(ctx, &out, b, "a", "root", "two\nlines"); err == nil || !strings.Contains(err.Error(), "one line") {
 		t.Errorf("a reason of two lines: %v", err)
@@ -92,6 +94,39 @@ func TestNodeCommandsThroughTheAPI(t *testing.T) {
 	}
 }
 
+// An allowance is for its time by the API server's clock, whatever this machine's is.
+func TestAllowedByTheServersClock(t *testing.T) {
+	for _, there := range []time.Time{time.Now().Add(-50 * time.Hour), time.Now().Add(50 * time.Hour)} {
+		m := &corev1.ConfigMap{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"}}
+		m.Name, m.UID, m.Labels, m.Data = "a", "u", map[string]string{nodekeys.Label: "key"}, map[string]string{"record": "{}"}
+		api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
+			if strings.HasSuffix(r.URL.Path, "/selfsubjectreviews") {
+				review := &authenticationv1.SelfSubjectReview{TypeMeta: metav1.TypeMeta{APIVersion: "authentication.k8s.io/v1", Kind: "SelfSubjectReview"}}
+				review.CreationTimestamp, review.Status.UserInfo.Username = metav1.NewTime(there), "root"
+				_ = json.NewEncoder(w).Encode(review) // the client's affair
+				return
+			}
+			if r.Method == http.MethodPut {
+				body, _ := io.ReadAll(r.Body) // as above
+				if _, _, err := scheme.Codecs.UniversalDeserializer().Decode(body, nil, m); err != nil {
+					t.Errorf("what is written: %v", err)
+				}
+				m.APIVersion, m.Kind = "v1", "ConfigMap"
+			}
+			_ = json.NewEncoder(w).Encode(m) // as above
+		}))
+		if err := clitest.Run(t, newRoot(), "", "node", "allow", "a", "--for", "2h", "--kubeconfig", kubeconfigAt(t, api.URL)); err != nil {
+			t.Error(err)
+		}
+		api.Close()
+		want := there.Add(2 * time.Hour).UTC().Format(time.RFC3339)
+		if !strings.Contains(m.Data["record"], `"until": "`+want+`"`) || !strings.Contains(m.Data["record"], `"by": "root"`) {
+			t.Errorf("wrote %v, want until %s", m.Data, want)
+		}
+	}
+}
+
 // explain says that a node is revoked, and since when and by whom.
 func TestExplainRevoked(t *testing.T) {
 	client := fake.NewClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}})
@@ -110,7 +145,7 @@ func TestExplainRevoked(t *testing.T) {
 	if err != nil || o.Held || !o.Allowed.IsZero() || !strings.Contains(o.Revoked, "by root: stolen") || o.Identity != o.Revoked {
 		t.Errorf("revoked: %+v, %v", o, err)
 	}
-	if err = b.Allow(t.Context(), "a", "root", time.Hour); err != nil {
+	if err = b.Allow(t.Context(), "a", "root", time.Now().Add(time.Hour)); err != nil {
 		t.Fatal(err)
 	}
 	if o, err = gather(t.Context(), client, "a"); err != nil || o.Revoked == "" || time.Until(o.Allowed) < 50*time.Minute {

@@ -152,8 +152,8 @@ func TestReviews(t *testing.T) {
 	ctx := t.Context()
 	joe := must(kubernetes.NewForConfig(as(shared.config, "joe", "testers")))(t)
 	self := must(joe.AuthenticationV1().SelfSubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{}))(t)
-	if self.Status.UserInfo.Username != "joe" {
-		t.Errorf("whoami: %+v", self.Status)
+	if self.Status.UserInfo.Username != "joe" || self.CreationTimestamp.IsZero() {
+		t.Errorf("whoami: %+v", self)
 	}
 	for token, want := range map[string]string{"joe/testers": "joe", "garbage": ""} {
 		r := must(shared.client.AuthenticationV1().TokenReviews().Create(ctx, &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token}}, metav1.CreateOptions{}))(t)

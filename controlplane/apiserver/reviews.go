@@ -113,6 +113,7 @@ func reviewSelf(ctx context.Context, r *authenticationv1.SelfSubjectReview) erro
 	if !ok {
 		return apierrors.NewBadRequest("no user info found on request")
 	}
+	r.CreationTimestamp = metav1.Now() // as kube-apiserver's: clients learn what time it is here
 	r.Status.UserInfo = userInfo(u)
 	return nil
 }

@@ -67,7 +67,7 @@ func TestNameOfASilentNode(t *testing.T) {
 		b.expect(t, "first", named(t, "first", boot, bootGroups), "issued", "")
 		<-time.After(30 * 24 * time.Hour)
 		b.expect(t, "another machine", named(t, "second", boot, bootGroups), "denied", "hawser node allow node-1")
-		if err := book.Allow(t.Context(), "node-1", "", time.Hour); err != nil {
+		if err := book.Allow(t.Context(), "node-1", "", time.Now().Add(time.Hour)); err != nil {
 			t.Fatal(err)
 		}
 		b.expect(t, "allowed", named(t, "third", boot, bootGroups), "issued", "")

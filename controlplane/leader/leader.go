@@ -3,7 +3,9 @@
 //
 // The election is client-go's. A process that holds the Lease renews it every
 // RetryPeriod. One that could not for RenewDeadline stops what it leads, before
-// LeaseDuration has passed and another takes over. Clocks need not agree, for each
+// LeaseDuration has passed and another takes over. One that was stopped itself for that
+// long (SIGSTOP, a paused machine) stops what it leads when it goes on: at once if its clock
+// went on meanwhile, and else at its next try to renew. Clocks need not agree, for each
 // process measures by its own how long it has seen no renewal. One that is asked to
 // stop first stops what it leads and then gives the Lease back, so that the next
 // need not wait.
@@ -133,15 +135,16 @@ func (e *Elector) term(ctx context.Context, lead func(context.Context) error) er
 	if err != nil || !ok {
 		return err
 	}
-	lock, elected := e.lock(stale), make(chan context.Context, 1)
+	// The Lease outlives what is led: it is not given back before that has ended.
+	// client-go logs each of its tries; what matters of them is logged here, once.
+	hold, end := context.WithCancelCause(logr.NewContext(context.WithoutCancel(ctx), logr.Discard()))
+	cancel := func() { end(nil) }
+	defer cancel()
+	lock, elected := e.lock(stale, end), make(chan context.Context, 1)
 	candidate, err := leaderelection.NewLeaderElector(e.election(lock, elected))
 	if err != nil {
 		return fmt.Errorf("leader election: %w", err)
 	}
-	// The Lease outlives what is led: it is not given back before that has ended.
-	// client-go logs each of its tries; what matters of them is logged here, once.
-	hold, cancel := context.WithCancel(logr.NewContext(context.WithoutCancel(ctx), logr.Discard()))
-	defer cancel()
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -160,14 +163,17 @@ func (e *Elector) term(ctx context.Context, lead func(context.Context) error) er
 	}
 	e.cfg.Log.Info("leading", "lease", e.cfg.Namespace+"/"+e.cfg.Name, "identity", e.cfg.Identity)
 	err = e.lead(ctx, holding, lead)
-	lost := holding.Err() != nil
+	lost, why := holding.Err() != nil, context.Cause(hold)
 	cancel()
 	<-ended
 	if lost {
-		e.cfg.Log.Warn("no longer leading: the lease could not be renewed in time", "lease", e.cfg.Namespace+"/"+e.cfg.Name, "err", lock.failure())
+		if why == nil {
+			why = fmt.Errorf("the lease could not be renewed in time: %w", lock.failure())
+		}
+		e.cfg.Log.Warn("no longer leading", "lease", e.cfg.Namespace+"/"+e.cfg.Name, "err", why)
 		return err
 	}
-	e.giveBack(ctx, lock)
+	e.giveBack(ctx, lock.LeaseLock)
 	return err
 }
 
@@ -205,8 +211,8 @@ func (e *Elector) giveBack(ctx context.Context, lock resourcelock.Interface) {
 	}
 }
 
-func (e *Elector) lock(stale *coordinationv1.LeaseSpec) *lock {
-	l := &lock{stale: stale, LeaseLock: &resourcelock.LeaseLock{
+func (e *Elector) lock(stale *coordinationv1.LeaseSpec, end context.CancelCauseFunc) *lock {
+	l := &lock{stale: stale, end: end, lasts: e.cfg.LeaseDuration, LeaseLock: &resourcelock.LeaseLock{
 		LeaseMeta:  metav1.ObjectMeta{Namespace: e.cfg.Namespace, Name: e.cfg.Name},
 		Client:     e.cfg.Client.CoordinationV1(),
 		LockConfig: resourcelock.ResourceLockConfig{Identity: e.cfg.Identity},

@@ -269,3 +269,91 @@ func TestForbidden(t *testing.T) {
 		}
 	})
 }
+
+// A rival writes the Lease as its holder, with no regard to who held it.
+func rival(t *testing.T, client *fake.Clientset) {
+	t.Helper()
+	now, name, seconds := metav1.NowMicro(), "b", int32(15)
+	err := client.Tracker().Update(coordinationv1.SchemeGroupVersion.WithResource("leases"), &coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{Namespace: DefaultNamespace, Name: DefaultName},
+		Spec:       coordinationv1.LeaseSpec{HolderIdentity: &name, LeaseDurationSeconds: &seconds, AcquireTime: &now, RenewTime: &now},
+	}, DefaultNamespace)
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// TestAnotherHolds: a leader that finds the Lease in another's hands, as one that was stopped
+// does, stops at its next try and says who leads.
+func TestAnotherHolds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := fake.NewClientset()
+		var taken atomic.Bool
+		client.PrependReactor("update", "leases", func(clienttesting.Action) (bool, runtime.Object, error) {
+			return taken.Load(), nil, apierrors.NewConflict(coordinationv1.Resource("leases"), DefaultName, errors.New("another version"))
+		})
+		ended, told := follows(t, client, func() {
+			<-time.After(time.Minute + DefaultRetryPeriod/4) // between two renewals
+			rival(t, client)
+			taken.Store(true)
+		})
+		if ended > DefaultRetryPeriod {
+			t.Errorf("led for %v beside another", ended)
+		}
+		if !strings.Contains(told, "b holds the lease") || strings.Contains(told, "nil") {
+			t.Errorf("said:\n%s", told)
+		}
+	})
+}
+
+// TestNoTimeToRenew: a term is over LeaseDuration after its last renewal was begun, whatever
+// a request of it waits for.
+func TestNoTimeToRenew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := fake.NewClientset()
+		var stuck atomic.Bool
+		client.PrependReactor("update", "leases", func(clienttesting.Action) (bool, runtime.Object, error) {
+			if stuck.Load() {
+				<-time.After(time.Minute)
+			}
+			return false, nil, nil
+		})
+		ended, told := follows(t, client, func() {
+			<-time.After(time.Minute + DefaultRetryPeriod/4) // as above
+			stuck.Store(true)
+		})
+		if ended > DefaultLeaseDuration {
+			t.Errorf("led for %v without a renewal", ended)
+		}
+		if !strings.Contains(told, "for 15s") {
+			t.Errorf("said:\n%s", told)
+		}
+	})
+}
+
+// follows runs a candidate that leads before lose is called, and returns how long it led
+// after that, and its log.
+func follows(t *testing.T, client *fake.Clientset, lose func()) (led time.Duration, told string) {
+	t.Helper()
+	var text bytes.Buffer
+	e, err := New(Config{Client: client, Identity: "a", Log: slog.New(slog.NewTextHandler(&text, nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, quit := context.WithCancel(t.Context())
+	err = e.Run(ctx, func(ctx context.Context) error {
+		lose()
+		began := time.Now()
+		select {
+		case <-ctx.Done():
+		case <-time.After(time.Hour):
+		}
+		led = time.Since(began)
+		quit()
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	return led, text.String()
+}

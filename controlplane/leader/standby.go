@@ -7,6 +7,7 @@ package leader
 // the last renewal, and costs the API server nothing meanwhile.
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sync"
@@ -98,29 +99,53 @@ func (e *Elector) found(holder string) {
 	e.cfg.Log.Info("another leads", "lease", e.cfg.Namespace+"/"+e.cfg.Name, "leader", holder)
 }
 
-// A lock is the Lease as client-go's election sees it: nobody's if it is stale.
+// A lock is the Lease as client-go's election sees it: nobody's if it is stale. It ends the
+// term of a leader who has lost it. client-go would try to renew it until RenewDeadline.
 type lock struct {
 	*resourcelock.LeaseLock
 	stale *coordinationv1.LeaseSpec // nil means that it is not
+	end   context.CancelCauseFunc   // of the term
+	lasts time.Duration             // for how long others respect a write
 
-	mu  sync.Mutex
-	err error // guarded by mu: how the latest write failed
+	mu      sync.Mutex  // guards the following
+	err     error       // how the latest write failed
+	expires *time.Timer // ends the term; nil before the first write
 }
 
 // Create and Update implement resourcelock.Interface.
 func (l *lock) Create(ctx context.Context, r resourcelock.LeaderElectionRecord) error {
-	return l.wrote(l.LeaseLock.Create(ctx, r))
+	began := time.Now()
+	return l.wrote(began, l.LeaseLock.Create(ctx, r))
 }
 
 func (l *lock) Update(ctx context.Context, r resourcelock.LeaderElectionRecord) error {
-	return l.wrote(l.LeaseLock.Update(ctx, r))
+	began := time.Now()
+	return l.wrote(began, l.LeaseLock.Update(ctx, r))
 }
 
-func (l *lock) wrote(err error) error {
+// wrote is told of each write. The Lease is this candidate's from the first that succeeds.
+func (l *lock) wrote(began time.Time, err error) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.err = err
-	return err
+	if err != nil {
+		return err
+	}
+	if left := l.lasts - time.Since(began); l.expires != nil {
+		l.expires.Reset(left)
+	} else {
+		l.expires = time.AfterFunc(left, func() {
+			l.end(fmt.Errorf("the lease was not renewed for %s: this process was stopped or too slow, or the API server did not answer", l.lasts))
+		})
+	}
+	return nil
+}
+
+// held reports whether the Lease was this candidate's.
+func (l *lock) held() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.expires != nil
 }
 
 // failure is how the latest write failed; nil if it did not.
@@ -134,6 +159,10 @@ func (l *lock) failure() error {
 // that was read, so a renewal that comes between is not undone.
 func (l *lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
 	record, raw, err := l.LeaseLock.Get(ctx)
+	if err == nil && record.HolderIdentity != l.Identity() && l.held() {
+		err = fmt.Errorf("%s holds the lease", cmp.Or(record.HolderIdentity, "nobody"))
+		l.end(err)
+	}
 	if err != nil || l.stale == nil {
 		return record, raw, err
 	}

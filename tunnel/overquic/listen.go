@@ -68,7 +68,7 @@ func (l *listener) Addr() net.Addr { return l.conn.LocalAddr() }
 func (l *listener) Serve(ctx context.Context, f func(context.Context, tunnel.Session)) error {
 	t := &quic.Transport{
 		Conn:                l.conn,
-		StatelessResetKey:   resetKey(l.options.TLS),
+		StatelessResetKey:   resetKey(l.options.TLS, l.options.Link.Server),
 		ConnContext:         l.admit,
 		VerifySourceAddress: func(net.Addr) bool { return l.handshakes.Load() >= fewHandshakes },
 	}
@@ -107,8 +107,10 @@ func (l *listener) Serve(ctx context.Context, f func(context.Context, tunnel.Ses
 
 // resetKey is the secret of stateless resets (RFC 9000, 10.3). It is derived from the
 // certificate's key, so that a restarted server can tell clients that their connections are
-// lost. It is nil if the key cannot be read; then those clients wait for a timeout.
-func resetKey(c *tls.Config) *quic.StatelessResetKey {
+// lost, and from the server's name, so that no other server with the same certificate can
+// (RFC 9000, 21.11). It is nil if the key cannot be read; then those clients wait for a
+// timeout.
+func resetKey(c *tls.Config, server string) *quic.StatelessResetKey {
 	var cert *tls.Certificate
 	switch {
 	case c.GetCertificate != nil:
@@ -123,7 +125,7 @@ func resetKey(c *tls.Config) *quic.StatelessResetKey {
 	if err != nil {
 		return nil
 	}
-	secret, err := hkdf.Key(sha256.New, der, nil, ALPN+" stateless reset", len(quic.StatelessResetKey{}))
+	secret, err := hkdf.Key(sha256.New, der, nil, ALPN+" stateless reset "+server, len(quic.StatelessResetKey{}))
 	if err != nil {
 		return nil
 	}
