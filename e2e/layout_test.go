@@ -21,12 +21,16 @@ import (
 
 const module = "github.com/hawser-project/hawser"
 
-// maxLines is where a file has become several.
-const maxLines = 600
+// maxLines is how long a file may be, and maxFunction a function of the product.
+const (
+	maxLines    = 499
+	maxFunction = 59
+)
 
 // A source is one Go file of the module.
 type source struct {
 	path   string // from the module's root
+	fset   *token.FileSet
 	syntax *ast.File
 	lines  []string
 }
@@ -79,7 +83,7 @@ var readSources = sync.OnceValues(func() ([]source, error) {
 		if err != nil {
 			return err
 		}
-		out = append(out, source{path: rel, syntax: syntax, lines: lines})
+		out = append(out, source{path: rel, fset: fset, syntax: syntax, lines: lines})
 		return nil
 	})
 	return out, err
@@ -315,6 +319,15 @@ func TestNothingGrewTooLarge(t *testing.T) {
 	for _, s := range sources(t) {
 		if n := len(s.lines); n > maxLines && !s.generated() {
 			t.Errorf("%s has %d lines, more than %d: it has become several things", s.path, n, maxLines)
+		}
+		for _, d := range s.syntax.Decls {
+			f, ok := d.(*ast.FuncDecl)
+			if !ok || s.isTest() || s.generated() {
+				continue
+			}
+			if n := s.fset.Position(f.End()).Line - s.fset.Position(f.Pos()).Line + 1; n > maxFunction {
+				t.Errorf("%s: %s has %d lines, more than %d", s.path, f.Name.Name, n, maxFunction)
+			}
 		}
 	}
 }

@@ -143,34 +143,8 @@ func (o *serverOptions) check() error {
 	if err != nil {
 		return err
 	}
-	if o.bind = net.ParseIP(o.bindAddress); o.bind == nil {
-		return fmt.Errorf("--bind-address %q is not an IP address", o.bindAddress)
-	}
-	o.adjust()
-	if err = o.balancers.check(); err != nil {
+	if err = o.checkAddresses(); err != nil {
 		return err
-	}
-	if err = o.checkPorts(); err != nil {
-		return err
-	}
-	if o.advertise, err = o.advertised(); err != nil {
-		return err
-	}
-	if err = checkSANs("--tls-san", o.tlsSANs); err != nil {
-		return err
-	}
-	if o.link, err = o.links.Check(); err != nil {
-		return err
-	}
-	if o.services, err = netip.ParsePrefix(o.serviceRange); err != nil {
-		return fmt.Errorf("--service-cluster-ip-range %q is not a range such as 10.96.0.0/12", o.serviceRange)
-	}
-	o.services = o.services.Masked()
-	if err = o.through.check(); err != nil {
-		return err
-	}
-	if bits := o.services.Addr().BitLen() - o.services.Bits(); bits < 3 || bits > 20 {
-		return fmt.Errorf("--service-cluster-ip-range %s: want between 8 and 2^20 addresses", o.serviceRange)
 	}
 	if err = o.checkNumbers(); err != nil {
 		return err
@@ -221,6 +195,40 @@ func (o *serverOptions) check() error {
 		return fmt.Errorf("--data-dir: %w", err)
 	}
 	return o.ssh.check(o.dataDir)
+}
+
+// checkAddresses checks what the server listens on, what it tells others of that, and the ranges.
+func (o *serverOptions) checkAddresses() (err error) {
+	if o.bind = net.ParseIP(o.bindAddress); o.bind == nil {
+		return fmt.Errorf("--bind-address %q is not an IP address", o.bindAddress)
+	}
+	o.adjust()
+	if err = o.balancers.check(); err != nil {
+		return err
+	}
+	if err = o.checkPorts(); err != nil {
+		return err
+	}
+	if o.advertise, err = o.advertised(); err != nil {
+		return err
+	}
+	if err = checkSANs("--tls-san", o.tlsSANs); err != nil {
+		return err
+	}
+	if o.link, err = o.links.Check(); err != nil {
+		return err
+	}
+	if o.services, err = netip.ParsePrefix(o.serviceRange); err != nil {
+		return fmt.Errorf("--service-cluster-ip-range %q is not a range such as 10.96.0.0/12", o.serviceRange)
+	}
+	o.services = o.services.Masked()
+	if err = o.through.check(); err != nil {
+		return err
+	}
+	if bits := o.services.Addr().BitLen() - o.services.Bits(); bits < 3 || bits > 20 {
+		return fmt.Errorf("--service-cluster-ip-range %s: want between 8 and 2^20 addresses", o.serviceRange)
+	}
+	return nil
 }
 
 func (o *serverOptions) checkNumbers() error {

@@ -222,61 +222,70 @@ func newPlane(ctx context.Context, o *serverOptions, keys *pki.PKI, files *auth.
 	if err != nil {
 		return nil, err
 	}
-	advertise, _ := netip.AddrFromSlice(o.advertise)
 	t.page = newPage(o, t)
 	p := &plane{authn: authn, listed: make(chan struct{}), leaving: make(chan struct{}), controlled: make(chan struct{})}
-	audit := o.audit.config(auditLog)
-	audit.Also = t.page.Audit()
-	p.api, err = apiserver.New(apiserver.Config{
+	c := o.apiConfig(keys, t, log)
+	c.Files, c.Listed = files, p.listed
+	c.Authenticator, c.Tokens = authn, authn.own
+	c.Authorizer, c.Rules, c.Admission = authz, authz.rules, authz.admission(restriction, kubeauth.NodeNames(o.ownNames()))
+	c.Audit = o.audit.config(auditLog)
+	c.Audit.Also = t.page.Audit()
+	c.Leave = func() {
+		close(p.leaving)
+		t.leave(p.controlled)
+	}
+	c.Stored = func(g apiserver.Getters) {
+		t.services = &serviceObjects{service: g.Service, slices: g.EndpointSlices}
+		objects.Read(kubeauth.Store{Secret: g.Secret, CertificateSigningRequest: g.CertificateSigningRequest})
+	}
+	c.Connect = func(g apiserver.Getters) map[string]rest.Storage {
+		return kubelet.Storages(throughTunnels(t, g, &o.egress, kubelet.Options{TLS: toKubelets, Authorities: kubeletAuthorities, Authorizer: authz}))
+	}
+	c.Usage = func(g apiserver.Getters) usage.Source {
+		return kubelet.Summaries(throughTunnels(t, g, &o.egress, kubelet.Options{TLS: toKubelets, Authorities: kubeletAuthorities}))
+	}
+	if p.api, err = apiserver.New(c); err != nil {
+		return nil, err
+	}
+	if err = p.use(ctx, objects, authz, t); err != nil {
+		return nil, err
+	}
+	p.controllers, err = newControllers(o, keys, files, t, toKubelets, log)
+	return p, err
+}
+
+// apiConfig is what the flags and t say of the API server.
+func (o *serverOptions) apiConfig(keys *pki.PKI, t *tunnels, log *slog.Logger) apiserver.Config {
+	advertise, _ := netip.AddrFromSlice(o.advertise)
+	return apiserver.Config{
 		Listener:         t.apiListener(),
 		ServingCertFile:  keys.Path(pki.APIServer, false),
 		ServingKeyFile:   keys.Path(pki.APIServer, true),
 		ClientCAFile:     keys.Path(pki.ClientCA, false),
 		KubeletCAFile:    keys.Path(pki.KubeletCA, false),
-		Files:            files,
 		AdvertiseAddress: advertise.Unmap(),
 		AdvertisePort:    o.securePort,
 		ServiceCIDR:      o.services,
 		Etcd:             etcd.Config{Dir: filepath.Join(o.dataDir, "etcd"), Log: log},
 		EtcdServers:      o.store.external(&o.egress),
 		Encryption:       o.encryption,
-		Authenticator:    authn,
-		Tokens:           authn.own,
 		FrontProxy:       o.accounts.frontProxy(),
 		Proxy: apiserver.Proxy{
 			CertFile: keys.Path(pki.FrontProxyClient, false), KeyFile: keys.Path(pki.FrontProxyClient, true),
 			CAFile: keys.Path(pki.FrontProxyCA, false), Name: pki.FrontProxyClientUser,
 		},
-		Authorizer: authz, Listed: p.listed,
-		Rules:          authz.rules,
-		Wrap:           func(next http.Handler) http.Handler { return t.door.Handler(kubeauth.EndRequests(t.names, next)) },
-		Seen:           doorman.Seen,
-		Audit:          audit,
-		Status:         t.page.Handler(apiserver.StatusPath),
-		Traces:         t.traces.ofAPI(),
-		ShutdownDelay:  o.shutdown.delay,
-		SendRetryAfter: o.shutdown.retryAfter,
-		DrainTimeout:   o.shutdown.grace,
-		Balances:       len(o.balancers.addrs) > 0,
-		Runs:           func(name string) bool { return controlplane.Selected(o.controllers.Enabled, name) },
-		Leave: func() {
-			close(p.leaving)
-			t.leave(p.controlled)
-		},
-		Stored: func(g apiserver.Getters) {
-			t.services = &serviceObjects{service: g.Service, slices: g.EndpointSlices}
-			objects.Read(kubeauth.Store{Secret: g.Secret, CertificateSigningRequest: g.CertificateSigningRequest})
-		},
-		Connect: func(g apiserver.Getters) map[string]rest.Storage {
-			return kubelet.Storages(throughTunnels(t, g, &o.egress, kubelet.Options{TLS: toKubelets, Authorities: kubeletAuthorities, Authorizer: authz}))
-		},
-		Usage: func(g apiserver.Getters) usage.Source {
-			return kubelet.Summaries(throughTunnels(t, g, &o.egress, kubelet.Options{TLS: toKubelets, Authorities: kubeletAuthorities}))
-		},
+		Wrap:                         func(next http.Handler) http.Handler { return t.door.Handler(kubeauth.EndRequests(t.names, next)) },
+		Seen:                         doorman.Seen,
+		Status:                       t.page.Handler(apiserver.StatusPath),
+		Traces:                       t.traces.ofAPI(),
+		ShutdownDelay:                o.shutdown.delay,
+		SendRetryAfter:               o.shutdown.retryAfter,
+		DrainTimeout:                 o.shutdown.grace,
+		Balances:                     len(o.balancers.addrs) > 0,
+		Runs:                         func(name string) bool { return controlplane.Selected(o.controllers.Enabled, name) },
 		ToServices:                   t.named("system:apiserver", o.egress.cluster(t.hub.DialContext)),
 		ToURLs:                       o.egress.dial(egressselector.ControlPlane),
 		EnableGarbageCollector:       o.controllers.CollectGarbage,
-		Admission:                    authz.admission(restriction, kubeauth.NodeNames(o.ownNames())),
 		DisabledAdmission:            o.access.disabledPlugins,
 		FeatureGates:                 o.gates,
 		NotReadyTolerationSeconds:    &o.notReadyToleration,
@@ -284,30 +293,30 @@ func newPlane(ctx context.Context, o *serverOptions, keys *pki.PKI, files *auth.
 		MaxRequestsInFlight:          o.maxInFlight,
 		MaxMutatingRequestsInFlight:  o.maxMutating,
 		Log:                          log,
-	})
-	if err != nil {
-		return nil, err
 	}
+}
+
+// use has the authorizer, the hub and the status page follow the API.
+func (p *plane) use(ctx context.Context, objects *kubeauth.Objects, authz *access, t *tunnels) (err error) {
 	if p.loopback, err = kubernetes.NewForConfig(clientrest.AddUserAgent(p.api.LoopbackConfig(), "hub")); err != nil {
-		return nil, err
+		return err
 	}
 	p.shared = informers.NewSharedInformerFactoryWithOptions(p.loopback, 0, informers.WithTransform(routed))
 	if err = errors.Join(objects.Use(p.loopback, p.shared), authz.use(p.shared)); err != nil {
-		return nil, err
+		return err
 	}
 	nodes := p.shared.Core().V1().Nodes().Informer()
 	if err = t.follow(ctx, p.loopback, nodes); err != nil {
-		return nil, err
+		return err
 	}
 	if err = t.page.Use(nodes); err != nil {
-		return nil, err
+		return err
 	}
 	if err = t.keep(p.loopback, nodes, false); err != nil {
-		return nil, err
+		return err
 	}
 	p.names = t.names.keeper
-	p.controllers, err = newControllers(o, keys, files, t, toKubelets, log)
-	return p, err
+	return nil
 }
 
 // newControllers makes the controllers of the API server of this process.

@@ -3,6 +3,7 @@
 package apiserver
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -213,8 +214,8 @@ type Proxy struct {
 	Name string
 }
 
-// complete checks c and fills in what it leaves out.
-func (c *Config) complete() error {
+// check refuses what no server can have.
+func (c *Config) check() error {
 	switch {
 	case c.Listener == nil:
 		return errors.New("apiserver: no listener")
@@ -231,27 +232,23 @@ func (c *Config) complete() error {
 	case c.MaxRequestsInFlight < 0 || c.MaxMutatingRequestsInFlight < 0:
 		return fmt.Errorf("apiserver: %d and %d requests in flight: want none of them negative", c.MaxRequestsInFlight, c.MaxMutatingRequestsInFlight)
 	}
+	return nil
+}
+
+// complete checks c and fills in what it leaves out.
+func (c *Config) complete() error {
+	if err := c.check(); err != nil {
+		return err
+	}
 	if c.Files == nil {
 		c.Files = &auth.Files{Log: c.Log}
 	}
-	if c.EventTTL == 0 {
-		c.EventTTL = time.Hour
-	}
-	if c.MaxRequestsInFlight == 0 {
-		c.MaxRequestsInFlight = DefaultMaxRequestsInFlight
-	}
-	if c.MaxMutatingRequestsInFlight == 0 {
-		c.MaxMutatingRequestsInFlight = DefaultMaxMutatingRequestsInFlight
-	}
-	if c.ReadyBound <= 0 {
-		c.ReadyBound = 30 * time.Second
-	}
-	if c.DrainTimeout <= 0 {
-		c.DrainTimeout = 5 * time.Second
-	}
-	if c.BuiltinPeriod <= 0 {
-		c.BuiltinPeriod = 10 * time.Second
-	}
+	c.EventTTL = cmp.Or(c.EventTTL, time.Hour)
+	c.MaxRequestsInFlight = cmp.Or(c.MaxRequestsInFlight, DefaultMaxRequestsInFlight)
+	c.MaxMutatingRequestsInFlight = cmp.Or(c.MaxMutatingRequestsInFlight, DefaultMaxMutatingRequestsInFlight)
+	c.ReadyBound = cmp.Or(max(c.ReadyBound, 0), 30*time.Second)
+	c.DrainTimeout = cmp.Or(max(c.DrainTimeout, 0), 5*time.Second)
+	c.BuiltinPeriod = cmp.Or(max(c.BuiltinPeriod, 0), 10*time.Second)
 	if c.Seen == nil {
 		c.Seen = func(context.Context, bool) {}
 	}

@@ -90,16 +90,17 @@ func Dial(ctx context.Context, c Config, node, addr string) (*Session, error) {
 	}
 	context.AfterFunc(s.Alive(), func() { _ = w.Close() }) // it is closed either way
 	s.Go(func() { ssh.DiscardRequests(requests) })
-	s.Go(func() {
-		for c := range channels {
-			// The node may not open channels. If rejecting fails, so does Wait
-			// below.
-			_ = c.Reject(ssh.Prohibited, "this end opens all channels")
-		}
-	})
+	s.Go(func() { rejectAll(channels) })
 	s.Go(func() { s.End(s.lost(conn.Wait())) })
 	s.Go(s.keepalive)
 	return s, nil
+}
+
+// rejectAll rejects the channels that the node opens. If that fails, so does the connection's Wait.
+func rejectAll(channels <-chan ssh.NewChannel) {
+	for c := range channels {
+		_ = c.Reject(ssh.Prohibited, "this end opens all channels")
+	}
 }
 
 // loginFailed is why there is no session. unverified is why the host key was not accepted;

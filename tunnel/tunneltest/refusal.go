@@ -84,19 +84,7 @@ func RunResumeRefusals(t *testing.T, mk MakeResumer) {
 				return nil
 			}}})
 			t.Cleanup(func() { _, _ = a.Close(), b.Close() })
-			ended := make(chan error, 1)
-			go func() {
-				g, err := tunnel.Await(within(t), b)
-				if err == nil {
-					err = g.Control(tunnel.Welcome{}).Welcome(within(t))
-				}
-				ended <- err
-			}()
-			control, _, err := tunnel.Greet(within(t), a, tunnel.Hello{Node: "n", Instance: 1, Sequence: 1})
-			if err = errors.Join(err, <-ended); err != nil {
-				t.Fatal(err)
-			}
-			go func() { ended <- control.Run(within(t), nil) }()
+			ended := greeted(t, a, b)
 			near, far := streams(t, a, b)
 
 			answer.Store(&tunnel.Goodbye{Code: tunnel.Busy, Text: "not ready", Retry: 2 * time.Second})
@@ -133,6 +121,25 @@ func RunResumeRefusals(t *testing.T, mk MakeResumer) {
 			}
 		})
 	}
+}
+
+// greeted begins a session between a, which greets, and b. The channel gets how its control ends at a.
+func greeted(t *testing.T, a, b tunnel.Session) <-chan error {
+	t.Helper()
+	ended := make(chan error, 1)
+	go func() {
+		g, err := tunnel.Await(within(t), b)
+		if err == nil {
+			err = g.Control(tunnel.Welcome{}).Welcome(within(t))
+		}
+		ended <- err
+	}()
+	control, _, err := tunnel.Greet(within(t), a, tunnel.Hello{Node: "n", Instance: 1, Sequence: 1})
+	if err = errors.Join(err, <-ended); err != nil {
+		t.Fatal(err)
+	}
+	go func() { ended <- control.Run(within(t), nil) }()
+	return ended
 }
 
 // saying is an error of an accepting end, which has a code and a text of its own.

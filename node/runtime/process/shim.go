@@ -223,6 +223,20 @@ func (s *shim) start() error {
 	if err != nil {
 		return startError(exitCodeOf(err), fmt.Sprintf("exec: %q: %v", c.Argv[0], err))
 	}
+	if err := s.recordStart(); err != nil {
+		s.reaper.killAll()
+		return cannotRun(err)
+	}
+	s.stdin, s.tty = io.stdin, io.tty
+	for stream, f := range io.outputs {
+		s.outFiles = append(s.outFiles, f)
+		s.outputs.Go(func() { s.copyOutput(f, stream) })
+	}
+	return nil
+}
+
+// recordStart writes down that the command runs.
+func (s *shim) recordStart() error {
 	s.record = record{Version: version, State: runtime.Running, BootID: bootID(), PID: s.main.pid, StartedAt: time.Now()}
 	// /proc is still that of the machine. In it this process has another number than in
 	// its own namespace.
@@ -234,16 +248,7 @@ func (s *shim) start() error {
 			s.record.PIDStart = main.Starttime
 		}
 	}
-	if err := writeJSON(filepath.Join(s.spec.Dir, statusName), s.record); err != nil {
-		s.reaper.killAll()
-		return cannotRun(err)
-	}
-	s.stdin, s.tty = io.stdin, io.tty
-	for stream, f := range io.outputs {
-		s.outFiles = append(s.outFiles, f)
-		s.outputs.Go(func() { s.copyOutput(f, stream) })
-	}
-	return nil
+	return writeJSON(filepath.Join(s.spec.Dir, statusName), s.record)
 }
 
 // surroundings sets the container's host name and makes its root. It returns the root, or
