@@ -79,7 +79,7 @@ type source struct {
 	nodes    cache.Store
 	accounts cache.Store
 	secrets  cache.Store // bootstrap tokens
-	synced   func() bool // of pods
+	synced   func() bool // of pods and volumes
 }
 
 // A Store reads the present state of objects. A machine that joins makes a few requests, and
@@ -127,7 +127,8 @@ func (o *Objects) Use(client kubernetes.Interface, f informers.SharedInformerFac
 	secrets := f.InformerFor(&corev1.Secret{}, bootstrapSecrets)
 	o.src.Store(&source{
 		client: client, store: storeOf(client), pods: inf.GetIndexer(), volumes: volumes.GetIndexer(), nodes: f.Core().V1().Nodes().Informer().GetStore(),
-		accounts: f.Core().V1().ServiceAccounts().Informer().GetStore(), secrets: secrets.GetStore(), synced: inf.HasSynced,
+		accounts: f.Core().V1().ServiceAccounts().Informer().GetStore(), secrets: secrets.GetStore(),
+		synced: func() bool { return inf.HasSynced() && volumes.HasSynced() },
 	})
 	return nil
 }

@@ -101,7 +101,7 @@ func quoted(m map[string]string) string {
 
 // Resource returns a request or limit of a container of the pod, rounded up to a
 // multiple of the selector's divisor and divided by it. Limits a container does
-// not have are the pod's, and otherwise the node's allocatable.
+// not have are the pod's, and otherwise the node's allocatable; of huge pages it has none then.
 func Resource(pod *corev1.Pod, f Facts, container string, sel *corev1.ResourceFieldSelector) (string, error) {
 	if sel.ContainerName != "" {
 		container = sel.ContainerName
@@ -127,11 +127,23 @@ func Resource(pod *corev1.Pod, f Facts, container string, sel *corev1.ResourceFi
 	}
 	q, ok := list[res]
 	if (!ok || q.IsZero()) && kind == "limits" {
-		if q = podLimit(pod, res); q.IsZero() {
-			q = f.Allocatable[res]
-		}
+		q = f.limit(pod, res)
 	}
 	return divide(q, sel.Divisor, res == corev1.ResourceCPU), nil
+}
+
+// limit is that of a container without one of its own, as the kubelet has it: huge pages have none.
+func (f Facts) limit(pod *corev1.Pod, res corev1.ResourceName) resource.Quantity {
+	switch res {
+	case corev1.ResourceCPU, corev1.ResourceMemory:
+		if q := podLimit(pod, res); !q.IsZero() {
+			return q
+		}
+		return f.Allocatable[res]
+	case corev1.ResourceEphemeralStorage:
+		return f.Allocatable[res]
+	}
+	return resource.Quantity{}
 }
 
 // divide works in thousandths for CPU and in units for all else, as those are the

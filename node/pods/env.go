@@ -60,8 +60,12 @@ func (v *variables) take(n int) error {
 	return nil
 }
 
-// set gives a variable a value that refers to no other.
+// set gives a variable a value that refers to no other, in place of the one it has.
 func (v *variables) set(name, value string) error {
+	if old, ok := v.values[name]; ok {
+		v.room += len(name) + len(old)
+		delete(v.values, name)
+	}
 	if err := v.take(len(name) + len(value)); err != nil {
 		return fmt.Errorf("variable %q: %w", name, err)
 	}
@@ -84,7 +88,10 @@ func environment(ctx context.Context, objects volumes.Objects, vols *volumes.Set
 			if err != nil {
 				return fmt.Errorf("variable %q: %w", e.Name, err)
 			}
-			vars.values[e.Name] = value
+			vars.room += len(value) // set takes it
+			if err = vars.set(e.Name, value); err != nil {
+				return err
+			}
 			continue
 		}
 		value, ok, err := valueFrom(ctx, objects, vols, pod, c, e.ValueFrom, facts)

@@ -125,7 +125,7 @@ func TestExpandTooMuch(t *testing.T) {
 
 // What a kernel takes is not refused, and each way to a value counts.
 func TestArgumentsBound(t *testing.T) {
-	half := strings.Repeat("x", maxArguments/2)
+	half := strings.Repeat("x", maxArguments/2-1) // and a name of one byte
 	for _, tt := range []struct {
 		env  []corev1.EnvVar
 		path string
@@ -134,13 +134,13 @@ func TestArgumentsBound(t *testing.T) {
 		{[]corev1.EnvVar{{Name: "A", Value: half}}, "x", true},
 		{[]corev1.EnvVar{{Name: "A", Value: half}, {Name: "B", Value: "$(A)"}}, "", true},
 		{[]corev1.EnvVar{{Name: "A", Value: half}, {Name: "B", Value: "$(A)x"}}, "", false},
-		{[]corev1.EnvVar{{Name: "A", Value: half}}, "$(A)x", false},
+		{[]corev1.EnvVar{{Name: "A", Value: half}}, "$(A)xx", false},
 		{[]corev1.EnvVar{{Name: "A", Value: half}, {Name: "B", ValueFrom: &corev1.EnvVarSource{
 			FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.labels['x']"},
 		}}}, "", false},
 	} {
 		vars := newVariables(map[string]string{})
-		pod := newPod("p", func(p *corev1.Pod) { p.Labels = map[string]string{"x": half} })
+		pod := newPod("p", func(p *corev1.Pod) { p.Labels = map[string]string{"x": half + "x"} })
 		err := environment(t.Context(), nil, nil, pod, &corev1.Container{Env: tt.env}, downward.Facts{}, vars)
 		if err == nil {
 			_, err = vars.expandPath(tt.path)
@@ -148,5 +148,24 @@ func TestArgumentsBound(t *testing.T) {
 		if (err == nil) != tt.ok {
 			t.Errorf("%d variables, path %q: %v", len(tt.env), tt.path, err)
 		}
+	}
+}
+
+// TestReplacedVariablesTakeNoRoom: three sources of the same large variables make one environment.
+func TestReplacedVariablesTakeNoRoom(t *testing.T) {
+	vars, large := newVariables(map[string]string{}), strings.Repeat("x", maxArguments/3)
+	for range 4 {
+		for _, name := range []string{"A", "B"} {
+			if err := vars.set(name, large); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if err := vars.set("C", large+large); err == nil {
+		t.Error("what is not replaced takes no room")
+	}
+	c := &corev1.Container{Env: []corev1.EnvVar{{Name: "A", Value: "$(B)"}, {Name: "A", Value: "$(B)"}, {Name: "A", Value: "$(B)"}}}
+	if err := environment(t.Context(), nil, nil, nil, c, downward.Facts{}, vars); err != nil {
+		t.Error(err)
 	}
 }
