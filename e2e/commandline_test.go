@@ -27,7 +27,7 @@ func TestNearMisses(t *testing.T) {
 		"hawser kubectl get nodes":                  nowhere,
 		"hawser kubectl logs x":                     nowhere,
 		"hawser kubectl apply -f /dev/null":         nowhere,
-		"KUBECONFIG=/none hawser kubectl get nodes": "KUBECONFIG /none: there is no cluster in it, or no such file",
+		"KUBECONFIG=/none hawser kubectl get nodes": "KUBECONFIG /none: there is no cluster or no current-context in it, or no such file",
 	} {
 		t.Run(line, func(t *testing.T) {
 			words, env := strings.Fields(line), []string{"HOME=" + t.TempDir()}

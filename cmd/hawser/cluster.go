@@ -282,7 +282,7 @@ func (c *cluster) startAgents(ctx context.Context) error {
 		return nil
 	}
 	c.began = time.Now()
-	token, err := makeToken(ctx, c.client, time.Hour, "")
+	token, err := makeToken(ctx, c.client, time.Now(), time.Hour, "")
 	if err != nil {
 		return err
 	}

@@ -27,6 +27,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"github.com/hawser-project/hawser/auth"
 	"github.com/hawser-project/hawser/cmd/internal/explain"
 	"github.com/hawser-project/hawser/cmd/internal/setup"
 	"github.com/hawser-project/hawser/controlplane/apiserver"
@@ -143,6 +144,11 @@ func newDiag() *cobra.Command {
 
 // checkNodes refuses names of nodes that the API does not know, if it can tell.
 func checkNodes(ctx context.Context, client kubernetes.Interface, nodes []string) error {
+	for _, name := range nodes {
+		if err := auth.CheckNodeName(name); err != nil {
+			return fmt.Errorf("--node: %w", err)
+		}
+	}
 	for _, name := range nodes {
 		bounded, cancel := context.WithTimeout(ctx, diagWait)
 		_, err := client.CoreV1().Nodes().Get(bounded, name, metav1.GetOptions{})

@@ -108,9 +108,10 @@ type drain struct {
 	began        atomic.Pointer[time.Time] // nil if it has not begun
 	late         *time.Timer               // set by begin
 
-	mu   sync.Mutex  // guards the following, and what is in the file
-	next *time.Timer // says how far it has come; nil if it does not drain
-	over bool
+	saying sync.Mutex  // guards what is in the file; is held while a disk may hang
+	mu     sync.Mutex  // guards the following; may be taken with saying
+	next   *time.Timer // says how far it has come; nil if it does not drain
+	over   bool
 }
 
 // takeDataDir takes the data directory for this process until unlock is called, and says there
@@ -126,7 +127,9 @@ func takeDataDir(ctx context.Context, o *serverOptions) (d *drain, unlock func()
 		return nil, nil, err
 	}
 	stop := context.AfterFunc(ctx, func() {
-		d.told()
+		late := time.AfterFunc(drainSay, endAtNextSignal) // also if the disk hangs
+		defer late.Stop()
+		d.sayStill("the server has begun to drain") // for whoever would tell it to: a second signal ends it
 		endAtNextSignal()
 	})
 	return d, func() {
@@ -135,13 +138,17 @@ func takeDataDir(ctx context.Context, o *serverOptions) (d *drain, unlock func()
 	}, nil
 }
 
-// told says that the server drains, for whoever would tell it to: a second signal ends it.
-func (d *drain) told() {
+// sayStill says how far the drain has come, unless it is over, and whether it is not.
+func (d *drain) sayStill(far string) bool {
+	d.saying.Lock()
+	defer d.saying.Unlock()
 	d.mu.Lock()
-	defer d.mu.Unlock()
-	if !d.over {
-		_ = d.say(fmt.Sprintf("%d\n\nthe server has begun to drain\n", os.Getpid())) // end has the error, if it stays
+	over := d.over
+	d.mu.Unlock()
+	if !over {
+		_ = d.say(fmt.Sprintf("%d\n\n%s\n", os.Getpid(), far)) // end has the error, if it stays
 	}
+	return !over
 }
 
 // begin is called when no more connections are taken.
@@ -166,24 +173,26 @@ func (d *drain) follow(open func() int) {
 		return
 	}
 	d.next = time.AfterFunc(drainSay, func() {
-		d.mu.Lock()
-		defer d.mu.Unlock()
-		if d.over {
+		if !d.sayStill(fmt.Sprintf("%d of %d nodes have moved to other servers, %d streams are open", d.moved.Load(), d.nodes.Load(), open())) {
 			return
 		}
-		_ = d.say(fmt.Sprintf("%d\n\n%d of %d nodes have moved to other servers, %d streams are open\n",
-			os.Getpid(), d.moved.Load(), d.nodes.Load(), open())) // end has the error, if it stays
-		d.next.Reset(drainSay)
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		if !d.over {
+			d.next.Reset(drainSay)
+		}
 	})
 }
 
 // end says how it went, for whoever waits for that.
 func (d *drain) end(log *slog.Logger) error {
 	d.mu.Lock()
-	defer d.mu.Unlock()
 	if d.over = true; d.next != nil {
 		d.next.Stop()
 	}
+	d.mu.Unlock()
+	d.saying.Lock()
+	defer d.saying.Unlock()
 	began := d.began.Load()
 	if began == nil {
 		return nil

@@ -121,7 +121,7 @@ func explainNode(ctx context.Context, out io.Writer, rc *rest.Config, name strin
 	if err != nil {
 		return err
 	}
-	o, err := gather(ctx, client, name)
+	o, err := gather(ctx, client, clock, name)
 	if err != nil {
 		return fmt.Errorf("explain node %s: %w", name, err)
 	}
@@ -131,7 +131,7 @@ func explainNode(ctx context.Context, out io.Writer, rc *rest.Config, name strin
 		if err != nil { // dates are all that there is
 			fmt.Fprintln(of.notes, "Heartbeats cannot be watched:", err)
 		}
-		if again, err := gather(ctx, client, name); err != nil { // what there was is better than nothing
+		if again, err := gather(ctx, client, clock, name); err != nil { // what there was is better than nothing
 			fmt.Fprintln(of.notes, "This is from before:", err)
 		} else {
 			o = again
@@ -168,7 +168,7 @@ func write(out io.Writer, r interface{ WriteText(w io.Writer) error }, output st
 
 // gather reads all that the API has about a node. What is not there is not an
 // error.
-func gather(ctx context.Context, client kubernetes.Interface, name string) (*explain.Objects, error) {
+func gather(ctx context.Context, client kubernetes.Interface, clock *serverClock, name string) (*explain.Objects, error) {
 	o := &explain.Objects{Name: name}
 	var err error
 	if o.Node, err = client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{}); err != nil {
@@ -183,7 +183,7 @@ func gather(ctx context.Context, client kubernetes.Interface, name string) (*exp
 			return nil, err
 		}
 	}
-	identify(ctx, nodekeys.NewBook(client), o)
+	identify(ctx, nodekeys.NewBook(client), clock, o)
 	if o.Away, err = awayOf(ctx, client, o.Node); err != nil {
 		return nil, err
 	}
@@ -209,11 +209,11 @@ func gather(ctx context.Context, client kubernetes.Interface, name string) (*exp
 }
 
 // identify adds who holds the name of o's node.
-func identify(ctx context.Context, book *nodekeys.Book, o *explain.Objects) {
+func identify(ctx context.Context, book *nodekeys.Book, clock *serverClock, o *explain.Objects) {
 	id, err := book.Get(ctx, o.Name)
 	switch {
 	case err == nil:
-		o.Identity, o.Held = id.State(time.Now()), len(id.Keys) > 0 && id.Revoked == nil
+		o.Identity, o.Held = id.State(clock.now()), len(id.Keys) > 0 && id.Revoked == nil
 		bar(o, id)
 	case !errors.Is(err, nodekeys.ErrUnknown) && !apierrors.IsForbidden(err): // some clusters keep none, some people may not read them
 		o.Identity = err.Error()

@@ -134,21 +134,21 @@ func TestExplainRevoked(t *testing.T) {
 	if err := b.Claim(t.Context(), "a", nodekeys.Key{1}, ""); err != nil {
 		t.Fatal(err)
 	}
-	o, err := gather(t.Context(), client, "a")
+	o, err := gather(t.Context(), client, &serverClock{}, "a")
 	if err != nil || o.Revoked != "" || !o.Held || !strings.Contains(o.Identity, "held by key sha256:0100") {
 		t.Errorf("held: %+v, %v", o, err)
 	}
 	if _, err := b.Revoke(t.Context(), "a", "root", "stolen"); err != nil {
 		t.Fatal(err)
 	}
-	o, err = gather(t.Context(), client, "a")
+	o, err = gather(t.Context(), client, &serverClock{}, "a")
 	if err != nil || o.Held || !o.Allowed.IsZero() || !strings.Contains(o.Revoked, "by root: stolen") || o.Identity != o.Revoked {
 		t.Errorf("revoked: %+v, %v", o, err)
 	}
 	if err = b.Allow(t.Context(), "a", "root", time.Now().Add(time.Hour)); err != nil {
 		t.Fatal(err)
 	}
-	if o, err = gather(t.Context(), client, "a"); err != nil || o.Revoked == "" || time.Until(o.Allowed) < 50*time.Minute {
+	if o, err = gather(t.Context(), client, &serverClock{}, "a"); err != nil || o.Revoked == "" || time.Until(o.Allowed) < 50*time.Minute {
 		t.Errorf("allowed: %+v, %v", o, err)
 	}
 	if all, err := readRevoked(t.Context(), client); err != nil || len(all) != 1 || all["a"] == nil {

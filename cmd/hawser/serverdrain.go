@@ -78,13 +78,9 @@ func drainServer(ctx context.Context, out, progress io.Writer, dir string) error
 		return fmt.Errorf("--data-dir: %w", err)
 	}
 	defer turn.Close()
-	told, err := tellToDrain(p, f, turn)
-	if err != nil {
-		return fmt.Errorf("stop the server, process %d: %w", pid, err)
-	}
 	text := "waiting until the server, process %d, has handed its work over\n"
-	if told {
-		text = "the server, process %d, has been told to drain before: waiting until it has handed its work over\n"
+	if drains(f) {
+		text = "the server, process %d, drains already: waiting until it has handed its work over\n"
 	}
 	if _, err := fmt.Fprintf(progress, text, pid); err != nil {
 		return err
@@ -92,21 +88,29 @@ func drainServer(ctx context.Context, out, progress io.Writer, dir string) error
 	return awaitDrained(ctx, out, progress, p, f, turn)
 }
 
-// tellToDrain sends SIGTERM to p, which has f as its lock, unless it has been told before: a second
-// signal would end it. turn is the data directory. From here until turn is closed no other command
-// tells p.
-func tellToDrain(p *os.Process, f, turn *os.File) (before bool, err error) {
+// drains says whether the server that has f as its lock says that it drains, or has.
+func drains(f *os.File) bool {
+	_, said, far := readLock(f)
+	return said != "" || far != ""
+}
+
+// tellToDrain sends SIGTERM to p, which has f as its lock. It does not while p drains, for a second
+// signal would end it, nor while another process has the lock of turn, the data directory: that may
+// have told it. Once it has, no other command tells p until turn is closed.
+func tellToDrain(p *os.Process, f, turn *os.File) (told bool, err error) {
 	err = syscall.Flock(int(turn.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) //nolint:gosec // a descriptor
-	if errors.Is(err, syscall.EWOULDBLOCK) {
-		return true, nil
-	}
-	if err != nil {
+	switch {
+	case errors.Is(err, syscall.EWOULDBLOCK):
+		return false, nil
+	case err != nil:
 		return false, fmt.Errorf("lock %s: %w", turn.Name(), err)
+	case drains(f):
+		return false, nil
 	}
-	if _, said, far := readLock(f); said != "" || far != "" {
-		return true, nil
+	if err = p.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return false, fmt.Errorf("stop the server, process %d: %w", p.Pid, err)
 	}
-	return false, p.Signal(syscall.SIGTERM)
+	return true, nil
 }
 
 // hasOpen says whether a process of this PID namespace, and not this one, has the file f open.
@@ -128,9 +132,10 @@ func hasOpen(pid int, f *os.File) (bool, error) {
 	return false, err
 }
 
-// awaitDrained waits until p has ended, which had f as its lock. It closes turn once p drains.
-func awaitDrained(ctx context.Context, out, progress io.Writer, p *os.Process, f *os.File, turn io.Closer) error {
-	begun := false
+// awaitDrained tells p to drain, unless it does, and waits until p has ended, which had f as its lock.
+// It closes turn, the data directory, once p drains.
+func awaitDrained(ctx context.Context, out, progress io.Writer, p *os.Process, f, turn *os.File) (err error) {
+	begun, told := false, false
 	t, tell := time.NewTicker(drainPoll), time.NewTicker(drainTell)
 	defer t.Stop()
 	defer tell.Stop()
@@ -138,37 +143,53 @@ func awaitDrained(ctx context.Context, out, progress io.Writer, p *os.Process, f
 		// Not by the lock: who tries to take that may keep the next server from it.
 		gone := p.Signal(syscall.Signal(0)) != nil || isZombie(p.Pid)
 		now, said, far := readLock(f)
-		if !begun && (said != "" || far != "") {
+		switch {
+		case begun || gone:
+		case said != "" || far != "":
 			begun = true
 			_ = turn.Close() // its lock is what counts
+		case !told:
+			if told, err = tellToDrain(p, f, turn); err != nil {
+				return err
+			}
 		}
 		switch {
 		case !gone:
 		case now != p.Pid:
-			_, err := fmt.Fprintln(out, "drained: another server runs there already, see the log of the one before")
+			_, err = fmt.Fprintln(out, "drained: another server runs there already, see the log of the one before")
 			return err
 		case said == "":
 			return errors.New("the server has ended, and did not say that it had drained: see its log")
 		default:
-			_, err := fmt.Fprintln(out, "drained: "+said)
+			_, err = fmt.Fprintln(out, "drained: "+said)
 			return err
 		}
 		select {
 		case <-t.C:
 		case <-tell.C:
 			if !begun {
-				far = "the server has not begun to drain: see its log"
+				far = notBegun(told, turn)
 			}
 			if far != "" {
 				_, _ = fmt.Fprintln(progress, far) // the wait is for the server
 			}
 		case <-ctx.Done():
-			if !begun {
-				return errors.New("not waited any longer: the server has been told to drain and has not begun: see its log")
+			if begun {
+				far = "the server goes on draining"
+			} else {
+				far = notBegun(told, turn)
 			}
-			return errors.New("not waited any longer: the server goes on draining")
+			return errors.New("not waited any longer: " + far)
 		}
 	}
+}
+
+// notBegun is what keeps a server from draining. turn is the data directory.
+func notBegun(told bool, turn *os.File) string {
+	if told {
+		return "the server has been told to drain, and does not say yet that it does: see its log"
+	}
+	return "the server has not been told to drain while another process has the lock of " + turn.Name()
 }
 
 // isZombie says whether a process has ended and its parent has not asked how: it may never do so.

@@ -5,8 +5,8 @@ package main
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"os"
 	"os/exec"
@@ -114,11 +114,11 @@ func TestDrainInterrupted(t *testing.T) {
 	defer interrupt()
 	var out strings.Builder
 	err = drainServer(ctx, &out, writerFunc(func(p []byte) {
-		if string(p) == "the server has not begun to drain: see its log\n" {
+		if string(p) == "the server has been told to drain, and does not say yet that it does: see its log\n" {
 			interrupt()
 		}
 	}), dir)
-	if err == nil || err.Error() != "not waited any longer: the server has been told to drain and has not begun: see its log" || out.String() != "" {
+	if err == nil || err.Error() != "not waited any longer: the server has been told to drain, and does not say yet that it does: see its log" || out.String() != "" {
 		t.Errorf("%v, %q", err, &out)
 	}
 }
@@ -126,10 +126,11 @@ func TestDrainInterrupted(t *testing.T) {
 // TestDrainTwice: a server that has been told to drain gets no second signal, which would end it:
 // neither once it drains nor while another command waits for that.
 func TestDrainTwice(t *testing.T) {
-	for name, tc := range map[string]struct{ file, interrupted string }{
-		"drains":   {"\n0 of 1 nodes have moved\n", "the server goes on draining"},
-		"drained":  {"1 of 1 nodes moved\n", "the server goes on draining"},
-		"told now": {"", "the server has been told to drain and has not begun: see its log"},
+	const already, goesOn = "the server, process %d, drains already: waiting until it has handed its work over\n", "the server goes on draining"
+	for name, tc := range map[string]struct{ file, says, interrupted string }{
+		"drains":   {"\n0 of 1 nodes have moved\n", already, goesOn},
+		"drained":  {"1 of 1 nodes moved\n", already, goesOn},
+		"told now": {"", "waiting until the server, process %d, has handed its work over\n", "the server has not been told to drain while another process has the lock of "},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
@@ -162,8 +163,8 @@ func TestDrainTwice(t *testing.T) {
 				progress.Write(p)
 				interrupt()
 			}), dir)
-			want := fmt.Sprintf("the server, process %d, has been told to drain before: waiting until it has handed its work over\n", cmd.Process.Pid)
-			if err == nil || err.Error() != "not waited any longer: "+tc.interrupted || out.String() != "" || progress.String() != want {
+			want := fmt.Sprintf(tc.says, cmd.Process.Pid)
+			if err == nil || !strings.HasPrefix(err.Error(), "not waited any longer: "+tc.interrupted) || out.String() != "" || progress.String() != want {
 				t.Errorf("%v, %q, %q", err, &out, &progress)
 			}
 			_ = cmd.Process.Kill()
@@ -193,9 +194,40 @@ func TestDrainSaysThatItBegins(t *testing.T) {
 	if pid, said, far := readLock(f); pid != os.Getpid() || said != "" || far != "" {
 		t.Errorf("%d, %q, %q", pid, said, far)
 	}
-	d.told()
-	if pid, said, far := readLock(f); pid != os.Getpid() || said != "" || far != "the server has begun to drain" {
+	d.sayStill("far")
+	if pid, said, far := readLock(f); pid != os.Getpid() || said != "" || far != "far" {
 		t.Errorf("once it has been told: %d, %q, %q", pid, said, far)
+	}
+}
+
+// TestDrainToldLate: a command that finds the directory locked tells the server once it is free.
+func TestDrainToldLate(t *testing.T) {
+	dir := t.TempDir()
+	file, err := os.Create(filepath.Join(dir, lockFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	turn, err := os.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer turn.Close()
+	if err = errors.Join(syscall.Flock(int(file.Fd()), syscall.LOCK_EX), syscall.Flock(int(turn.Fd()), syscall.LOCK_EX)); err != nil {
+		t.Fatal(err)
+	}
+	cmd, ended := aProcess(t, false, file)
+	if _, err = fmt.Fprintf(file, "%d\n", cmd.Process.Pid); err != nil {
+		t.Fatal(err)
+	}
+	var out strings.Builder
+	err = drainServer(t.Context(), &out, writerFunc(func([]byte) { _ = turn.Close() }), dir)
+	if err == nil || !strings.Contains(err.Error(), "the server has ended") {
+		t.Errorf("%v, %q", err, &out)
+	}
+	<-ended
+	if s, _ := cmd.ProcessState.Sys().(syscall.WaitStatus); s.Signal() != syscall.SIGTERM {
+		t.Errorf("the server ended with %v", s.Signal())
 	}
 }
 
@@ -250,7 +282,7 @@ func TestDrainOfUnreaped(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	var out, progress strings.Builder
-	if err := awaitDrained(ctx, &out, &progress, cmd.Process, file, io.NopCloser(nil)); err != nil || out.String() != "drained: all is handed over\n" {
+	if err := awaitDrained(ctx, &out, &progress, cmd.Process, file, nil); err != nil || out.String() != "drained: all is handed over\n" {
 		t.Errorf("%v, %q", err, &out)
 	}
 }

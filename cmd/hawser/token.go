@@ -88,7 +88,7 @@ func createToken(ctx context.Context, out, notes io.Writer, client kubernetes.In
 		}
 		server = strings.Join(servers, ",")
 	}
-	token, err := makeToken(ctx, client, ttl, site)
+	token, err := makeToken(ctx, client, whoAmI(ctx, client, rc).now, ttl, site)
 	if err != nil {
 		return err
 	}
@@ -130,9 +130,9 @@ func checkSite(site string) error {
 	return nil
 }
 
-// makeToken stores a new bootstrap token and returns it as ID.SECRET. Nodes that join
-// with it are of a site if that is not empty.
-func makeToken(ctx context.Context, client kubernetes.Interface, ttl time.Duration, site string) (string, error) {
+// makeToken stores a new bootstrap token and returns it as ID.SECRET. It is valid for ttl from now, or
+// for ever if that is 0. Nodes that join with it are of a site if that is not empty.
+func makeToken(ctx context.Context, client kubernetes.Interface, now time.Time, ttl time.Duration, site string) (string, error) {
 	token, err := bootstraputil.GenerateBootstrapToken()
 	if err != nil {
 		return "", err
@@ -149,7 +149,7 @@ func makeToken(ctx context.Context, client kubernetes.Interface, ttl time.Durati
 		data[bootstrapapi.BootstrapTokenExtraGroupsKey] = []byte(kubeauth.JoinGroup + "," + auth.SiteGroup + site)
 	}
 	if ttl > 0 {
-		data[bootstrapapi.BootstrapTokenExpirationKey] = []byte(time.Now().Add(ttl).UTC().Format(time.RFC3339))
+		data[bootstrapapi.BootstrapTokenExpirationKey] = []byte(now.Add(ttl).UTC().Format(time.RFC3339))
 	}
 	_, err = client.CoreV1().Secrets(metav1.NamespaceSystem).Create(ctx, &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Name: bootstrapapi.BootstrapTokenSecretPrefix + id},
@@ -216,5 +216,5 @@ func loadKubeconfig(file string) (*rest.Config, error) {
 
 // noClusterIn is what is wrong with the KUBECONFIG of the environment if no cluster is found by it.
 func noClusterIn(env string) string {
-	return "KUBECONFIG " + env + ": there is no cluster in it, or no such file: set it to an existing kubeconfig, or give --kubeconfig FILE"
+	return "KUBECONFIG " + env + ": there is no cluster or no current-context in it, or no such file: set it to an existing kubeconfig, or give --kubeconfig FILE"
 }

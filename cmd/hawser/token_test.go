@@ -62,7 +62,7 @@ func TestTokens(t *testing.T) {
 	client := fake.NewClientset()
 	var made []string
 	for _, site := range []string{"", "berlin"} {
-		token, err := makeToken(t.Context(), client, time.Duration(len(site))*time.Hour, site)
+		token, err := makeToken(t.Context(), client, time.Now(), time.Duration(len(site))*time.Hour, site)
 		if err != nil {
 			t.Fatal(err)
 		}

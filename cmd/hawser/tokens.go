@@ -37,8 +37,8 @@ func newTokenList() *cobra.Command {
 		Use: "list", Short: "List the tokens by their ids, the part before the dot, without their secrets",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return withClient(cmd.Context(), kubeconfig, func(ctx context.Context, client kubernetes.Interface, _ *rest.Config) error {
-				return listTokens(ctx, cmd.OutOrStdout(), client, time.Now())
+			return withClient(cmd.Context(), kubeconfig, func(ctx context.Context, client kubernetes.Interface, rc *rest.Config) error {
+				return listTokens(ctx, cmd.OutOrStdout(), client, whoAmI(ctx, client, rc).now)
 			})
 		},
 	}

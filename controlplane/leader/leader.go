@@ -65,7 +65,7 @@ func (c Config) Check() error {
 		return errors.New("--leader-elect-lease-duration, --leader-elect-renew-deadline and --leader-elect-retry-period must be positive")
 	case c.LeaseDuration < time.Second:
 		return fmt.Errorf("--leader-elect-lease-duration %s: a Lease counts in seconds, so want 1s or more", c.LeaseDuration)
-	case c.LeaseDuration <= c.RenewDeadline:
+	case c.LeaseDuration.Truncate(time.Second) <= c.RenewDeadline:
 		return fmt.Errorf("--leader-elect-renew-deadline %s must be shorter than --leader-elect-lease-duration %s: a leader must stop before another starts", c.RenewDeadline, c.LeaseDuration)
 	case c.RenewDeadline <= jittered:
 		return fmt.Errorf("--leader-elect-retry-period %s must be shorter than 5/6 of --leader-elect-renew-deadline %s, or a leader has no second try", c.RetryPeriod, c.RenewDeadline)
@@ -212,7 +212,7 @@ func (e *Elector) giveBack(ctx context.Context, lock resourcelock.Interface) {
 }
 
 func (e *Elector) lock(stale *coordinationv1.LeaseSpec, end context.CancelCauseFunc) *lock {
-	l := &lock{stale: stale, end: end, lasts: e.cfg.LeaseDuration, LeaseLock: &resourcelock.LeaseLock{
+	l := &lock{stale: stale, end: end, lasts: e.cfg.LeaseDuration.Truncate(time.Second), LeaseLock: &resourcelock.LeaseLock{
 		LeaseMeta:  metav1.ObjectMeta{Namespace: e.cfg.Namespace, Name: e.cfg.Name},
 		Client:     e.cfg.Client.CoordinationV1(),
 		LockConfig: resourcelock.ResourceLockConfig{Identity: e.cfg.Identity},

@@ -34,6 +34,7 @@ func TestCheck(t *testing.T) {
 		{"fast", Config{LeaseDuration: 3 * s, RenewDeadline: 2 * s, RetryPeriod: s / 2}, ""},
 		{"negative", Config{RetryPeriod: -s}, "must be positive"},
 		{"too short", Config{LeaseDuration: s / 2, RenewDeadline: s / 4, RetryPeriod: s / 10}, "--leader-elect-lease-duration 500ms"},
+		{"stops within a second", Config{LeaseDuration: 3*s + s/2, RenewDeadline: 3 * s, RetryPeriod: s}, "--leader-elect-renew-deadline 3s must be shorter"},
 		{"stops too late", Config{LeaseDuration: 5 * s}, "--leader-elect-renew-deadline 10s must be shorter"},
 		{"tries once", Config{RetryPeriod: 9 * s}, "--leader-elect-retry-period 9s must be shorter"},
 	} {
