@@ -31,7 +31,8 @@ import (
 
 const (
 	queueLength = 1000
-	// maxLater is how many events are kept to be sent again while others are sent.
+	// maxLater is how many events are kept to be sent again while others are sent. With as many, a
+	// server that answers 429 gets none from the queue.
 	maxLater   = 100
 	maxTries   = 12
 	retryDelay = 10 * time.Second
@@ -148,7 +149,12 @@ type attempt struct {
 // Run sends what is queued until ctx is done. It returns nil then.
 func (r *Recorder) Run(ctx context.Context) error {
 	var later []attempt // in the order of their times
+	busy := false       // whether the newest answer is 429
 	for {
+		queue := r.queue
+		if busy && len(later) >= maxLater {
+			queue = nil
+		}
 		var due <-chan time.Time
 		if len(later) > 0 {
 			due = time.After(time.Until(later[0].at))
@@ -159,7 +165,7 @@ func (r *Recorder) Run(ctx context.Context) error {
 			return nil
 		case <-due:
 			a, later = later[0], later[1:]
-		case e := <-r.queue:
+		case e := <-queue:
 			result, err := r.correlator.EventCorrelate(e)
 			if err != nil {
 				r.lose(e, fmt.Errorf("correlate event: %w", err))
@@ -171,9 +177,10 @@ func (r *Recorder) Run(ctx context.Context) error {
 			a.result = result
 		}
 		err := r.send(ctx, a.result)
+		busy = apierrors.IsTooManyRequests(err)
 		switch {
 		case err == nil || ctx.Err() != nil:
-		case a.tries+1 < maxTries && len(later) < maxLater:
+		case a.tries+1 < maxTries && (busy || len(later) < maxLater):
 			later = put(later, attempt{a.result, a.tries + 1, time.Now().Add(delayOf(err))})
 		default:
 			r.lose(a.result.Event, err)
@@ -192,15 +199,17 @@ func put(later []attempt, a attempt) []attempt {
 	return slices.Insert(later, i, a)
 }
 
-// delayOf is how long an event waits after an error: at least as long as the server asks.
+// delayOf is how long an event waits after an error: at least as long as the server asks. It is
+// random, so that events that were refused together are not sent again together.
 func delayOf(err error) time.Duration {
 	seconds, _ := apierrors.SuggestsClientDelay(err)
-	return max(retryDelay, time.Duration(seconds)*time.Second)
+	return max(retryDelay+rand.N(retryDelay), time.Duration(seconds)*time.Second)
 }
 
-// send sends an event, and waits while the server is out of reach or has no time. It returns an
-// error that may pass and may concern this event alone: that of a webhook of its namespace, or
-// that the node has sent too many bytes for one of this size.
+// send sends an event, and waits while the server is out of reach or unavailable. It returns an
+// error that may pass and may concern this event alone: that of a webhook of its namespace, or 429,
+// which a server answers to an event that is too large for the bytes that the node may send, and to
+// every request while it has too many of them or has not read the cluster.
 func (r *Recorder) send(ctx context.Context, res *record.EventCorrelateResult) error {
 	var err error
 	for try := range maxTries {

@@ -32,11 +32,15 @@ type memorySink struct {
 	fail    []error
 	refuses string // a namespace
 	most    int    // bytes of a message; larger ones have to wait for 20 s; 0 means any
+	busy    bool   // everything has to wait for 1 s
 	tries   int
 }
 
 func (s *memorySink) failure() error {
 	s.tries++
+	if s.busy {
+		return apierrors.NewTooManyRequests("not ready", 1)
+	}
 	if len(s.fail) == 0 {
 		return nil
 	}
@@ -193,7 +197,7 @@ func TestOneNamespaceIsRefused(t *testing.T) {
 			t.Errorf("%d events of others are there, %d dropped", len(s.events), r.Dropped())
 		}
 		s.mu.Unlock()
-		<-time.After((maxTries + 1) * retryDelay)
+		<-time.After(2 * maxTries * retryDelay)
 		s.mu.Lock()
 		if want := many - maxLater + maxLater*maxTries + 1; s.tries != want || r.Dropped() != many {
 			t.Errorf("%d tries, want %d; %d dropped", s.tries, want, r.Dropped())
@@ -238,6 +242,47 @@ func TestLargeEventsAreRefused(t *testing.T) {
 	if n := strings.Count(log.String(), "level=WARN"); n != 1 {
 		t.Errorf("%d warnings in the log, want 1:\n%s", n, log.String())
 	}
+}
+
+// TestEverythingIsRefused: while the server answers 429 to everything, events wait in the bounded
+// queue, and none that fits is lost.
+func TestEverythingIsRefused(t *testing.T) {
+	run(t, func(r *Recorder, s *memorySink) {
+		s.busy = true
+		record := func(from, to int) {
+			for i := from; i < to; i++ {
+				ref := pod
+				ref.Name = fmt.Sprint("p", i)
+				r.Event(ref, corev1.EventTypeNormal, "R", "m")
+			}
+			synctest.Wait()
+		}
+		const most = maxLater + queueLength
+		record(0, 300)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if n := r.Dropped(); n != 0 || s.tries != maxLater {
+			t.Errorf("%d dropped after %d tries, want 0 after %d", n, s.tries, maxLater)
+		}
+		s.mu.Unlock()
+		record(300, most+10)
+		if n := r.Dropped(); n != 10 {
+			t.Errorf("%d dropped, want the 10 beyond the queue's bound", n)
+		}
+		<-time.After(time.Minute)
+		s.mu.Lock()
+		if s.tries > maxLater*(1+int(time.Minute/retryDelay)) {
+			t.Errorf("%d tries in a minute", s.tries)
+		}
+		s.busy = false
+		s.mu.Unlock()
+		<-time.After(2 * retryDelay)
+		synctest.Wait()
+		s.mu.Lock()
+		if len(s.events) != most || r.Dropped() != 10 {
+			t.Errorf("%d events were stored later, %d dropped; want %d and 10", len(s.events), r.Dropped(), most)
+		}
+	})
 }
 
 // TestRetriesInOrder: of events that wait, those of an earlier time are sent first.

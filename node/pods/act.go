@@ -93,8 +93,8 @@ func (w *worker) downward() downward.Facts {
 	return f
 }
 
-// volumesMade reports whether volumes were made since the last ephemeral container was added: it may
-// need mount points in them.
+// volumesMade reports whether it was tried to make volumes since the last ephemeral container was
+// added: it may need mount points in them.
 func (w *worker) volumesMade() bool {
 	return w.sandbox.ephemeral >= len(w.pod.Spec.EphemeralContainers)
 }
@@ -103,7 +103,8 @@ func (w *worker) volumesMade() bool {
 func (w *worker) prepare(now time.Time) {
 	p := &w.sandbox
 	due := p.at
-	if p.done && w.volumesMade() {
+	made := w.volumesMade()
+	if p.done && made && !p.lacks {
 		due = p.refreshAt
 	}
 	if p.busy {
@@ -127,7 +128,8 @@ func (w *worker) prepare(now time.Time) {
 		}
 		return func() {
 			w.logInputs(kept)
-			w.sandbox.ephemeral = len(pod.Spec.EphemeralContainers)
+			p.ephemeral = len(pod.Spec.EphemeralContainers)
+			p.lacks = err != nil && (p.lacks || !made)
 			w.preparedWith(st, err)
 		}
 	})

@@ -106,7 +106,8 @@ type preparation struct {
 	retry
 	done      bool
 	tried     bool
-	ephemeral int // how many ephemeral containers the pod had when volumes were last made
+	ephemeral int  // how many ephemeral containers the pod had when it was last tried to make volumes
+	lacks     bool // making volumes has failed since an ephemeral container was added
 	ips       []string
 	refreshAt time.Time
 }

@@ -386,7 +386,7 @@ func TestAdoptShimThatStarts(t *testing.T) {
 	}
 }
 
-// A shim with all connections in use ends its container with the grace period.
+// A shim with all connections in use is told the grace period, and ends its container with it.
 func TestStopBusy(t *testing.T) {
 	g := newRig(t, Config{Isolation: None})
 	id := g.start(g.container("c", "trap 'exit 3' TERM; echo ready; while :; do sleep 0.05; done"))
@@ -398,6 +398,13 @@ func TestStopBusy(t *testing.T) {
 		} else if full = hungUp(err); !full {
 			t.Fatal(err)
 		}
+	}
+	c, err := g.find(g.ctx, id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.askStop(g.ctx, time.Hour); err != nil {
+		t.Errorf("the shim was not told the grace period: %v", err)
 	}
 	if err := g.Stop(g.ctx, id, patience); err != nil {
 		t.Error(err)

@@ -33,14 +33,6 @@ const (
 	lockFD    = 5 // the lock, held
 )
 
-// Bounds of one shim. Commands and attached clients leave connections for stop and watch.
-const (
-	maxConns    = 256
-	maxExecs    = 64 // of clients
-	maxProbes   = 16 // and hooks
-	maxAttached = 128
-)
-
 // ShimMain runs the shim and exits, if this process was started as a shim, and else does
 // nothing. A program that uses this package calls it at the start of main, and a test at
 // the start of TestMain.
@@ -360,102 +352,6 @@ func (s *shim) stop(grace time.Duration) {
 	s.kill = time.AfterFunc(grace, s.reaper.killAll)
 	if first && grace > 0 {
 		s.reaper.signal(s.main.pid, cmp.Or(syscall.Signal(s.spec.Container.StopSignal), unix.SIGTERM), true)
-	}
-}
-
-func (s *shim) accept(ln net.Listener) {
-	for {
-		nc, err := ln.Accept()
-		if errors.Is(err, net.ErrClosed) {
-			return
-		}
-		if err != nil {
-			// Probably out of descriptors: try again after a pause.
-			select {
-			case <-time.After(100 * time.Millisecond):
-			case <-s.ended:
-			}
-			continue
-		}
-		s.mu.Lock()
-		full := s.nconns >= maxConns
-		if !full {
-			s.nconns++
-		}
-		s.mu.Unlock()
-		if full {
-			_ = nc.Close()
-			continue
-		}
-		s.conns.Go(func() {
-			s.serve(&conn{UnixConn: nc.(*net.UnixConn)})
-			s.mu.Lock()
-			s.nconns--
-			s.mu.Unlock()
-		})
-	}
-}
-
-// serve answers one connection.
-func (s *shim) serve(c *conn) {
-	defer c.hangUp()
-	defer c.drop()
-	_ = c.SetReadDeadline(time.Now().Add(replyTimeout))
-	var req request
-	if err := c.recv(&req); err != nil {
-		return
-	}
-	_ = c.SetReadDeadline(time.Time{})
-	var err error
-	switch req.Op {
-	case opWatch:
-		s.watch(c)
-	case opStop:
-		s.stop(time.Duration(req.GraceMS) * time.Millisecond)
-		s.watch(c)
-	case opExec:
-		err = s.exec(c, &req)
-	case opAttach:
-		err = s.attach(c, &req)
-	case opResize:
-		if err = s.resize(req.Size); err == nil {
-			err = c.send(reply{})
-		}
-	case opStats:
-		u := s.usage()
-		err = c.send(reply{Usage: &u})
-	default:
-		err = fmt.Errorf("unknown request %q", req.Op)
-	}
-	if err != nil {
-		_ = c.send(reply{Failure: failureOf(err)})
-	}
-}
-
-// watch sends the record now, and again when the container has ended. It returns before
-// that when the client hangs up.
-func (s *shim) watch(c *conn) {
-	gone := make(chan struct{})
-	var reading sync.WaitGroup
-	reading.Go(func() {
-		defer close(gone)
-		var more request // the client sends nothing more
-		_ = c.recv(&more)
-	})
-	defer reading.Wait()
-	defer func() { _ = c.CloseRead() }()
-	for {
-		s.mu.Lock()
-		r := s.record
-		s.mu.Unlock()
-		if c.send(reply{Record: &r}) != nil || r.State == runtime.Exited {
-			return
-		}
-		select {
-		case <-s.ended:
-		case <-gone:
-			return
-		}
 	}
 }
 
