@@ -8,7 +8,6 @@ import (
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"github.com/hawser-project/hawser/tunnel"
 )
@@ -41,38 +40,42 @@ type handles struct {
 
 // newMetrics registers the metrics; with a nil registerer they are not exported.
 func newMetrics(reg prometheus.Registerer, state func() State) *metrics {
-	f := promauto.With(reg)
 	counters := func(name, help string, labels ...string) *prometheus.CounterVec {
-		return f.NewCounterVec(prometheus.CounterOpts{Namespace: "hawser", Subsystem: "agent", Name: name, Help: help}, labels)
+		return export(reg, prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "hawser", Subsystem: "agent", Name: name, Help: help}, labels))
 	}
 	m := &metrics{
 		sessions: counters("sessions_total", "Sessions established with a server, by transport.", "transport"),
 		moves: counters("migrations_total",
 			"Migrations to another connection (reason connection) or to a new session (fallback, address), by reason and result.", "reason", "result"),
-		ledger:   &ledger{live: make(map[*link]struct{})},
+		ledger:   export(reg, &ledger{live: make(map[*link]struct{})}),
 		failures: counters("connect_failures_total", "Attempts to connect to a server that failed, by reason.", "reason"),
 		ends:     counters("sessions_ended_total", "Sessions with a server that ended, by reason.", "reason"),
 		dials:    counters("dials_total", "Streams opened, by direction (in: by a server, out: by the node) and result.", "direction", "result"),
-		open: f.NewGaugeVec(prometheus.GaugeOpts{
+		open: export(reg, prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "hawser_agent_streams", Help: "Open streams, by direction (in: opened by a server, out: opened by the node).",
-		}, []string{"direction"}),
+		}, []string{"direction"})),
 		bytes: counters("stream_bytes_total", "Bytes on streams, by direction (in, out) and way (sent to the server, received from it).", "direction", "way"),
 	}
 	m.handles = make(map[string]func() handles)
 	for _, direction := range []string{inbound, outbound} {
 		m.handles[direction] = sync.OnceValue(func() handles { return m.handlesOf(direction) }) // no series before the first stream
 	}
-	if reg != nil {
-		reg.MustRegister(m.ledger)
-	}
-	gauges(f, state)
+	gauges(reg, state)
 	return m
 }
 
+// export registers c, if there is a registerer, and returns it.
+func export[C prometheus.Collector](reg prometheus.Registerer, c C) C {
+	if reg != nil {
+		reg.MustRegister(c)
+	}
+	return c
+}
+
 // gauges are the metrics of the state.
-func gauges(f promauto.Factory, state func() State) {
+func gauges(reg prometheus.Registerer, state func() State) {
 	gauge := func(name, help string, value func() float64) {
-		f.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "hawser", Subsystem: "agent", Name: name, Help: help}, value)
+		export(reg, prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "hawser", Subsystem: "agent", Name: name, Help: help}, value))
 	}
 	flag := func(name, help string, up func() bool) {
 		gauge(name, help, func() float64 {
