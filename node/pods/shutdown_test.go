@@ -116,7 +116,6 @@ func TestShutdownPhases(t *testing.T) {
 		w.wantRunning("after the boot")
 		w.wantTerminated("long")
 		w.create(newPod("next", nil))
-		advance(time.Minute) // the agent may be waiting to watch again
 		w.wantPhase("next", corev1.PodRunning)
 	})
 }

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -64,6 +65,7 @@ type world struct {
 	log     []string
 	phases  map[types.UID]corev1.PodPhase // as last written
 	patches int
+	version int // the latest of a pod
 
 	hopeless bool // pods may be deleted whose phase cannot be written
 }
@@ -85,7 +87,7 @@ func inWorld(t *testing.T, o memory.Options, f func(w *world)) {
 func newWorld(t *testing.T, o memory.Options) *world {
 	w := &world{
 		t: t, rt: memory.New(o), phases: map[types.UID]corev1.PodPhase{},
-		api: fake.NewSimpleClientset(),
+		api: fake.NewSimpleClientset(), version: 1000,
 	}
 	w.api.PrependReactor("list", "pods", w.list)
 	w.api.PrependReactor("*", "*", w.outage)
@@ -256,7 +258,28 @@ func (w *world) checkPatch(a k8stesting.Action) (bool, apiruntime.Object, error)
 			w.t.Errorf("container %s of pod %s lives again, which the API server refuses: %+v", cs.Name, old.Name, cs.State)
 		}
 	}
-	return false, nil, nil
+	if w.offline {
+		return true, nil, errNoConnection
+	}
+	return k8stesting.ObjectReaction(versioned{w.api.Tracker(), w})(a)
+}
+
+// A versioned tracker gives each pod that is patched a version, so that the agent can tell the answer
+// to a patch from what its watch brings later.
+type versioned struct {
+	k8stesting.ObjectTracker
+	w *world // whose mu is held
+}
+
+func (v versioned) Patch(gvr schema.GroupVersionResource, obj apiruntime.Object, namespace string, o ...metav1.PatchOptions) error {
+	obj.(*corev1.Pod).ResourceVersion = v.w.versionLocked() // which is in the answer, too
+	return v.ObjectTracker.Patch(gvr, obj, namespace, o...)
+}
+
+// versionLocked is the next version of a pod.
+func (w *world) versionLocked() string {
+	w.version++
+	return strconv.Itoa(w.version)
 }
 
 // stayedDead reports whether a container has ended, as the API has it, and its policy is that
@@ -342,10 +365,20 @@ func (w *world) create(p *corev1.Pod) {
 	w.t.Helper()
 	p = p.DeepCopy()
 	p.CreationTimestamp = metav1.Now()
+	w.stamp(p, "")
 	if err := w.api.Tracker().Add(p); err != nil {
 		w.t.Fatal(err)
 	}
 	synctest.Wait()
+}
+
+// stamp gives a pod that has version was the next one.
+func (w *world) stamp(p *corev1.Pod, was string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if p.ResourceVersion == was {
+		p.ResourceVersion = w.versionLocked()
+	}
 }
 
 // update changes a pod as another client.
@@ -353,7 +386,9 @@ func (w *world) update(name string, change func(p *corev1.Pod)) {
 	w.t.Helper()
 	synctest.Wait() // else it would revert a concurrent write
 	p := w.pod(name).DeepCopy()
+	was := p.ResourceVersion
 	change(p)
+	w.stamp(p, was)
 	if err := w.api.Tracker().Update(corev1.SchemeGroupVersion.WithResource("pods"), p, "default"); err != nil {
 		w.t.Fatal(err)
 	}
