@@ -73,7 +73,9 @@ func (s State) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
 // UnmarshalText reads an unknown name as Detached.
 func (s *State) UnmarshalText(b []byte) error {
-	*s = State(max(slices.Index(stateNames[:], string(b)), int(Detached)))
+	if *s = State(slices.Index(stateNames[:], string(b))); *s < 0 {
+		*s = Detached
+	}
 	return nil
 }
 

@@ -4,6 +4,7 @@ package kubeauth
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -164,8 +165,11 @@ func (z *Authorizer) nodeReference(ctx context.Context, node string, a authorize
 	if a.GetResource() == "secrets" {
 		ok, err = z.objects.mountsWith(node, a.GetNamespace(), a.GetName())
 	}
-	if !ok && err == nil {
-		ok, err = z.objects.anyPodOn(ctx, node, a.GetNamespace(), func(p *corev1.Pod) bool { return names(p, a.GetName()) })
+	if !ok && (err == nil || errors.Is(err, errNotReady)) {
+		named, failed := z.objects.anyPodOn(ctx, node, a.GetNamespace(), func(p *corev1.Pod) bool { return names(p, a.GetName()) })
+		if named || failed != nil {
+			ok, err = named, failed
+		}
 	}
 	if err != nil {
 		return authorizer.DecisionNoOpinion, "", fmt.Errorf("authorize node %s: %w", node, err)

@@ -79,7 +79,8 @@ type source struct {
 	nodes    cache.Store
 	accounts cache.Store
 	secrets  cache.Store // bootstrap tokens
-	synced   func() bool // of pods and volumes
+	synced   func() bool // of pods
+	listed   func() bool // whether volumes are synced
 }
 
 // A Store reads the present state of objects. A machine that joins makes a few requests, and
@@ -128,7 +129,7 @@ func (o *Objects) Use(client kubernetes.Interface, f informers.SharedInformerFac
 	o.src.Store(&source{
 		client: client, store: storeOf(client), pods: inf.GetIndexer(), volumes: volumes.GetIndexer(), nodes: f.Core().V1().Nodes().Informer().GetStore(),
 		accounts: f.Core().V1().ServiceAccounts().Informer().GetStore(), secrets: secrets.GetStore(),
-		synced: func() bool { return inf.HasSynced() && volumes.HasSynced() },
+		synced: inf.HasSynced, listed: volumes.HasSynced,
 	})
 	return nil
 }

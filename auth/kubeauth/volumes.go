@@ -29,6 +29,7 @@ func (o *Objects) mountsWith(node, namespace, name string) (bool, error) {
 	if s == nil || !s.synced() {
 		return false, errNotReady
 	}
+	listed := s.listed()
 	pods, err := s.pods.ByIndex(byNode, node)
 	if err != nil {
 		return false, fmt.Errorf("look up pods of node %s: %w", node, err)
@@ -39,6 +40,9 @@ func (o *Objects) mountsWith(node, namespace, name string) (bool, error) {
 			continue
 		}
 		for _, claim := range claimsOf(pod) {
+			if !listed {
+				return false, errNotReady
+			}
 			volumes, err := s.volumes.ByIndex(byClaim, pod.Namespace+"/"+claim)
 			if err != nil {
 				return false, fmt.Errorf("look up the volume of claim %s/%s: %w", pod.Namespace, claim, err)

@@ -3,6 +3,7 @@ package kubeauth
 // Kubernetes' cases of Secrets that volumes are mounted with.
 
 import (
+	"errors"
 	"reflect"
 	"strings"
 	"testing"
@@ -186,4 +187,30 @@ func secretFields() int {
 		}
 	}
 	return n
+}
+
+// TestVolumesNotListed: until the server has read the volumes a node with claims is asked to come back,
+// if no pod names the Secret itself.
+func TestVolumesNotListed(t *testing.T) {
+	naming := mounting("ns", "p0", "node-1", "data")
+	naming.Spec.ImagePullSecrets = []corev1.LocalObjectReference{{Name: "own"}}
+	o, _ := objects(t, naming, simplePod("ns", "p1", "node-2", "p1"), volumeWith("pv-0", "ns", "data", corev1.SecretReference{Name: "of-node-1"}))
+	s := *o.src.Load()
+	s.listed = func() bool { return false }
+	o.src.Store(&s)
+	z := NewAuthorizer(o)
+	for _, tc := range []struct {
+		node, secret string
+		want         authorizer.Decision
+		err          error
+	}{
+		{"node-1", "ns/own", authorizer.DecisionAllow, nil},
+		{"node-1", "ns/of-node-1", authorizer.DecisionNoOpinion, errNotReady},
+		{"node-2", "ns/of-node-1", authorizer.DecisionNoOpinion, nil},
+	} {
+		d, _, err := z.Authorize(t.Context(), attributes(t, users[tc.node], "get", "secrets", tc.secret, "-"))
+		if d != tc.want || !errors.Is(err, tc.err) {
+			t.Errorf("%s %s: %v, %v", tc.node, tc.secret, d, err)
+		}
+	}
 }

@@ -142,7 +142,7 @@ func newDiag() *cobra.Command {
 	return cmd
 }
 
-// checkNodes refuses names of nodes that the API does not know, if it can tell.
+// checkNodes refuses what is no name of a node, and names that the API does not know, if it can tell.
 func checkNodes(ctx context.Context, client kubernetes.Interface, nodes []string) error {
 	for _, name := range nodes {
 		if err := auth.CheckNodeName(name); err != nil {

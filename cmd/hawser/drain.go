@@ -138,7 +138,7 @@ func takeDataDir(ctx context.Context, o *serverOptions) (d *drain, unlock func()
 	}, nil
 }
 
-// sayStill says how far the drain has come, unless it is over, and whether it is not.
+// sayStill writes how far the drain has come, unless it is over. It reports whether it goes on.
 func (d *drain) sayStill(far string) bool {
 	d.saying.Lock()
 	defer d.saying.Unlock()

@@ -50,7 +50,11 @@ func kubectlArgs(args []string) (forKubectl []string, ok bool) {
 // runKubectl runs kubectl with args and returns its exit code.
 func runKubectl(ctx context.Context, args []string) int {
 	file, none := kubeconfigDefault(), noCluster
-	named := slices.ContainsFunc(args, func(arg string) bool { return strings.HasPrefix(arg, "--kubeconfig") })
+	own := args
+	if i := slices.Index(args, "--"); i >= 0 { // what follows is a program's
+		own = args[:i]
+	}
+	named := slices.ContainsFunc(own, func(arg string) bool { return strings.HasPrefix(arg, "--kubeconfig") })
 	switch env := os.Getenv(clientcmd.RecommendedConfigPathEnvVar); {
 	case named:
 		none = "hawser kubectl: there is no cluster in --kubeconfig, or no current-context"

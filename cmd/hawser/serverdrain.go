@@ -189,7 +189,7 @@ func notBegun(told bool, turn *os.File) string {
 	if told {
 		return "the server has been told to drain, and does not say yet that it does: see its log"
 	}
-	return "the server has not been told to drain while another process has the lock of " + turn.Name()
+	return "this command has not told the server to drain: another process has the lock of " + turn.Name() + ", and may have told it"
 }
 
 // isZombie says whether a process has ended and its parent has not asked how: it may never do so.

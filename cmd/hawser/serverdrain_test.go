@@ -130,7 +130,7 @@ func TestDrainTwice(t *testing.T) {
 	for name, tc := range map[string]struct{ file, says, interrupted string }{
 		"drains":   {"\n0 of 1 nodes have moved\n", already, goesOn},
 		"drained":  {"1 of 1 nodes moved\n", already, goesOn},
-		"told now": {"", "waiting until the server, process %d, has handed its work over\n", "the server has not been told to drain while another process has the lock of "},
+		"told now": {"", "waiting until the server, process %d, has handed its work over\n", "this command has not told the server to drain: "},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
@@ -221,7 +221,11 @@ func TestDrainToldLate(t *testing.T) {
 		t.Fatal(err)
 	}
 	var out strings.Builder
-	err = drainServer(t.Context(), &out, writerFunc(func([]byte) { _ = turn.Close() }), dir)
+	err = drainServer(t.Context(), &out, writerFunc(func(p []byte) {
+		if strings.HasPrefix(string(p), "this command has not told the server") {
+			_ = turn.Close()
+		}
+	}), dir)
 	if err == nil || !strings.Contains(err.Error(), "the server has ended") {
 		t.Errorf("%v, %q", err, &out)
 	}

@@ -66,7 +66,7 @@ func (c Config) Check() error {
 	case c.LeaseDuration < time.Second:
 		return fmt.Errorf("--leader-elect-lease-duration %s: a Lease counts in seconds, so want 1s or more", c.LeaseDuration)
 	case c.LeaseDuration.Truncate(time.Second) <= c.RenewDeadline:
-		return fmt.Errorf("--leader-elect-renew-deadline %s must be shorter than --leader-elect-lease-duration %s: a leader must stop before another starts", c.RenewDeadline, c.LeaseDuration)
+		return fmt.Errorf("--leader-elect-renew-deadline %s must be shorter than --leader-elect-lease-duration, of which a Lease counts %s: a leader must stop before another starts", c.RenewDeadline, c.LeaseDuration.Truncate(time.Second))
 	case c.RenewDeadline <= jittered:
 		return fmt.Errorf("--leader-elect-retry-period %s must be shorter than 5/6 of --leader-elect-renew-deadline %s, or a leader has no second try", c.RetryPeriod, c.RenewDeadline)
 	}

@@ -199,8 +199,8 @@ func put(later []attempt, a attempt) []attempt {
 	return slices.Insert(later, i, a)
 }
 
-// delayOf is how long an event waits after an error: at least as long as the server asks. It is
-// random, so that events that were refused together are not sent again together.
+// delayOf is how long an event waits after an error: at least as long as the server asks. If that is
+// short it is random, so that events that were refused together are not sent again together.
 func delayOf(err error) time.Duration {
 	seconds, _ := apierrors.SuggestsClientDelay(err)
 	return max(retryDelay+rand.N(retryDelay), time.Duration(seconds)*time.Second)

@@ -206,8 +206,8 @@ func TestOneNamespaceIsRefused(t *testing.T) {
 }
 
 // TestLargeEventsAreRefused: a node that sends too many bytes gets 429 for large events and not for
-// small ones. The large do not hold up the small, wait as long as the server asks, and the log says
-// it once.
+// small ones. The large do not hold up the small while they are fewer than maxLater, wait as long as
+// the server asks, and the log says it once.
 func TestLargeEventsAreRefused(t *testing.T) {
 	var log bytes.Buffer
 	run(t, func(r *Recorder, s *memorySink) {
@@ -245,7 +245,7 @@ func TestLargeEventsAreRefused(t *testing.T) {
 }
 
 // TestEverythingIsRefused: while the server answers 429 to everything, events wait in the bounded
-// queue, and none that fits is lost.
+// queue, and none that fits is lost before it has been tried maxTries times.
 func TestEverythingIsRefused(t *testing.T) {
 	run(t, func(r *Recorder, s *memorySink) {
 		s.busy = true

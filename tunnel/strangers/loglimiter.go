@@ -55,7 +55,7 @@ type limiter struct {
 }
 
 // allow is Allow with that burst, for most subjects at a time.
-func (l *limiter) allow(subject any, burst time.Duration, most int) (kept int, now bool) {
+func (l *limiter) allow(subject any, burst, most int) (kept int, now bool) {
 	t := time.Now()
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -67,7 +67,7 @@ func (l *limiter) allow(subject any, burst time.Duration, most int) (kept int, n
 	if full.Before(t) {
 		full = t
 	}
-	if full = full.Add(logInterval); full.Sub(t) > burst*logInterval || !known && len(l.full) >= most {
+	if full = full.Add(logInterval); full.Sub(t) > time.Duration(burst)*logInterval || !known && len(l.full) >= most {
 		l.suppressed++
 		return 0, false
 	}

@@ -15,7 +15,7 @@ import (
 // Bounds of one shim. Commands and attached clients leave connections for stop and watch.
 const (
 	maxConns    = 256
-	stopConns   = 8  // beyond maxConns; they serve stop alone
+	stopConns   = 8  // beyond maxConns; the last of all serve stop alone
 	maxExecs    = 64 // of clients
 	maxProbes   = 16 // and hooks
 	maxAttached = 128
