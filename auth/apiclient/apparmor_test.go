@@ -1,11 +1,13 @@
 package apiclient
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
 )
 
@@ -26,7 +28,7 @@ func TestCopyAppArmor(t *testing.T) {
 		"runtime/default|c":  {container: unconfined, want: unconfined},
 		"runtime/default|p":  {pod: def},
 		"runtime/default|pu": {pod: unconfined, want: def, warned: true},
-		"localhost/" + strings.Repeat("x", maxAppArmorName+1): {warned: true},
+		"localhost/" + strings.Repeat("x", MaxAppArmorName+1): {warned: true},
 	} {
 		profile := func(kind corev1.AppArmorProfileType) *corev1.AppArmorProfile {
 			if kind == "" {
@@ -36,7 +38,7 @@ func TestCopyAppArmor(t *testing.T) {
 		}
 		text, _, _ := strings.Cut(value, "|")
 		p := &corev1.Pod{
-			ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{appArmorPrefix + "c": text}},
+			ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{AppArmorPrefix + "c": text}},
 			Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "other"}, {Name: "c"}}},
 		}
 		if tt.pod != "" {
@@ -64,7 +66,7 @@ func TestCopyAppArmor(t *testing.T) {
 // TestCopyAppArmorElsewhere: init containers have profiles, too, and pods of Windows have none.
 func TestCopyAppArmorElsewhere(t *testing.T) {
 	p := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{appArmorPrefix + "i": "runtime/default", appArmorPrefix + "nobody": "runtime/default"}},
+		ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{AppArmorPrefix + "i": "runtime/default", AppArmorPrefix + "nobody": "runtime/default"}},
 		Spec:       corev1.PodSpec{InitContainers: []corev1.Container{{Name: "i", SecurityContext: &corev1.SecurityContext{RunAsUser: ptr.To[int64](1)}}}, OS: &corev1.PodOS{Name: corev1.Windows}},
 	}
 	sc := p.Spec.InitContainers[0].SecurityContext
@@ -75,4 +77,36 @@ func TestCopyAppArmorElsewhere(t *testing.T) {
 	if w := CopyAppArmor(p); len(w) != 1 || sc.AppArmorProfile == nil || *sc.RunAsUser != 1 {
 		t.Errorf("on Linux: %+v, warnings %q", sc, w)
 	}
+}
+
+// TestCheckAppArmor: what is wrong with the annotations, and which fields say otherwise.
+func TestCheckAppArmor(t *testing.T) {
+	local := &corev1.AppArmorProfile{Type: corev1.AppArmorProfileTypeLocalhost}
+	spec := &corev1.PodSpec{
+		InitContainers:      []corev1.Container{{Name: "i", SecurityContext: &corev1.SecurityContext{AppArmorProfile: local}}},
+		Containers:          []corev1.Container{{Name: "c"}, {Name: "plain"}},
+		EphemeralContainers: []corev1.EphemeralContainer{{EphemeralContainerCommon: corev1.EphemeralContainerCommon{Name: "e"}}},
+		SecurityContext:     &corev1.PodSecurityContext{AppArmorProfile: &corev1.AppArmorProfile{Type: corev1.AppArmorProfileTypeUnconfined}},
+	}
+	annotations := map[string]string{AppArmorPrefix + "i": "localhost/mine", AppArmorPrefix + "c": "localhost/mine", AppArmorPrefix + "e": "", AppArmorPrefix + "nobody": "mine", "x": "y"}
+	want := func(errs field.ErrorList, texts ...string) {
+		t.Helper()
+		var got []string
+		for _, e := range errs {
+			got = append(got, e.Error())
+		}
+		if !slices.Equal(got, texts) {
+			t.Errorf("errors %q, want %q", got, texts)
+		}
+	}
+	p := field.NewPath("p")
+	want(CheckAppArmorAnnotations(annotations, spec, p), "p["+AppArmorPrefix+`nobody]: Invalid value: "nobody": container not found`,
+		"p["+AppArmorPrefix+`nobody]: Invalid value: "mine": invalid AppArmor profile name: "mine"`)
+	want(CheckAppArmorFields(annotations, spec, p), "p.initContainers[0].securityContext.appArmorProfile.localhostProfile: Forbidden: apparmor profile in annotation and field must match",
+		"p.containers[0].securityContext.appArmorProfile.type: Forbidden: apparmor type in annotation and field must match")
+	local.LocalhostProfile = ptr.To("mine")
+	annotations[AppArmorPrefix+"c"] = "unconfined"
+	want(CheckAppArmorFields(annotations, spec, p))
+	annotations[AppArmorPrefix+"c"], spec.OS = "", &corev1.PodOS{Name: corev1.Windows}
+	want(CheckAppArmorFields(annotations, spec, p))
 }

@@ -13,6 +13,8 @@ import (
 	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/hawser-project/hawser/auth/apiclient"
 )
 
 // check says what is wrong with a pod, if anything.
@@ -25,6 +27,8 @@ func check(pod *corev1.Pod) error {
 	c.name("metadata.name", pod.Name, validation.IsDNS1123Subdomain)
 	c.name("metadata.namespace", pod.Namespace, validation.IsDNS1123Label)
 	c.errs = append(c.errs, metavalidation.ValidateLabels(pod.Labels, field.NewPath("metadata", "labels")).ToAggregate())
+	c.errs = append(c.errs, apiclient.CheckAppArmorAnnotations(pod.Annotations, s, field.NewPath("metadata", "annotations")).ToAggregate())
+	c.errs = append(c.errs, apiclient.CheckAppArmorFields(pod.Annotations, s, field.NewPath("spec")).ToAggregate())
 	c.want(len(s.Containers) > 0, "spec.containers is empty")
 	c.want(len(s.EphemeralContainers) == 0, "spec.ephemeralContainers cannot be set")
 	c.want(len(s.SchedulingGates) == 0, "spec.schedulingGates cannot be set: nothing schedules the pod")

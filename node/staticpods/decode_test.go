@@ -15,6 +15,9 @@ func TestRefused(t *testing.T) {
 	with := func(more string) string { return web + more }
 	in := func(old, now string) string { return strings.Replace(web, old, now, 1) }
 	container := func(more string) string { return in("image: none", "image: none, "+more) }
+	annotated := func(armor string) string {
+		return in("labels:", "annotations: {container.apparmor.security.beta.kubernetes.io/"+armor+"}\n  labels:")
+	}
 	for name, tt := range map[string]struct{ content, want string }{
 		"nothing":             {"# nothing\n---\n", "is empty"},
 		"no YAML":             {"{", "is no v1 Pod"},
@@ -27,6 +30,9 @@ func TestRefused(t *testing.T) {
 		"bad name":            {in("name: web", "name: ../web"), `metadata.name "../web-node-1"`},
 		"bad namespace":       {in("name: web", "name: web, namespace: a/b"), ""},
 		"bad label":           {in("{app: web}", "{app: 'a b'}"), "metadata.labels"},
+		"AppArmor of nobody":  {annotated("nobody: runtime/default"), "container not found"},
+		"no AppArmor profile": {annotated("main: mine"), `invalid AppArmor profile name: "mine"`},
+		"AppArmor mismatch":   {strings.Replace(annotated("main: localhost/mine"), "image: none", "image: none, securityContext: {appArmorProfile: {type: Unconfined}}", 1), "apparmor type in annotation and field must match"},
 		"no container":        {in("containers:\n  - {name: main, image: none, command: [sleep, infinity]}", "containers: []"), "spec.containers is empty"},
 		"container's name":    {in("name: main", "name: ../../main"), `spec.containers[0].name "../../main"`},
 		"twice":               {with("  - {name: main, image: none}\n"), "is there twice"},

@@ -11,6 +11,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/hawser-project/hawser/auth/apiclient"
 )
 
 // maxHostname is the longest host name the kernel can hold.
@@ -20,6 +22,7 @@ const maxHostname = 64
 func validatePod(pod *corev1.Pod) field.ErrorList {
 	spec := field.NewPath("spec")
 	errs := append(podItself(pod), labelKeysOnce(&pod.Spec, pod.Labels, spec)...)
+	errs = append(errs, apiclient.CheckAppArmorFields(pod.Annotations, &pod.Spec, spec)...)
 	if len(pod.Spec.EphemeralContainers) > 0 {
 		errs = append(errs, field.Forbidden(spec.Child("ephemeralContainers"), "cannot be set on create"))
 	}
@@ -52,7 +55,8 @@ func trimmedImages(containers []corev1.Container, p *field.Path) field.ErrorList
 }
 
 // podAnnotations checks the annotations that are part of the API: the mirror of a static pod
-// exists because a node already runs it, and what it costs to delete a pod is a number.
+// exists because a node already runs it, what it costs to delete a pod is a number, and AppArmor
+// profiles are those of containers.
 func podAnnotations(annotations map[string]string, spec *corev1.PodSpec, p *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	if mirror, ok := annotations[corev1.MirrorPodAnnotationKey]; ok && spec.NodeName == "" {
@@ -61,7 +65,7 @@ func podAnnotations(annotations map[string]string, spec *corev1.PodSpec, p *fiel
 	if cost, ok := annotations[corev1.PodDeletionCost]; ok && !isDeletionCost(cost) {
 		errs = append(errs, younger(field.Invalid(p.Key(corev1.PodDeletionCost), cost, "must be a 32bit integer"))...)
 	}
-	return errs
+	return append(errs, younger(apiclient.CheckAppArmorAnnotations(annotations, spec, p)...)...)
 }
 
 // isDeletionCost wants a number of 32 bits without a plus sign or leading zeros.

@@ -131,27 +131,6 @@ func seccomp(s *corev1.SeccompProfile, p *field.Path) field.ErrorList {
 	return errs
 }
 
-func appArmor(s *corev1.AppArmorProfile, p *field.Path) field.ErrorList {
-	if s == nil {
-		return nil
-	}
-	errs := oneOf(s.Type, p.Child("type"), corev1.AppArmorProfileTypeLocalhost, corev1.AppArmorProfileTypeRuntimeDefault, corev1.AppArmorProfileTypeUnconfined)
-	at := p.Child("localhostProfile")
-	switch {
-	case s.Type != corev1.AppArmorProfileTypeLocalhost:
-		if s.LocalhostProfile != nil {
-			errs = append(errs, field.Invalid(at, *s.LocalhostProfile, "can only be set when AppArmor type is Localhost"))
-		}
-	case s.LocalhostProfile == nil:
-		errs = append(errs, field.Required(at, "must be set when AppArmor type is Localhost"))
-	case strings.TrimSpace(*s.LocalhostProfile) != *s.LocalhostProfile:
-		errs = append(errs, field.Invalid(at, *s.LocalhostProfile, "must not be padded with whitespace"))
-	case *s.LocalhostProfile == "":
-		errs = append(errs, field.Required(at, "must be set when AppArmor type is Localhost"))
-	}
-	return errs
-}
-
 func (c *podContext) securityContext(sc *corev1.SecurityContext, p *field.Path) field.ErrorList {
 	if sc == nil {
 		return nil

@@ -19,6 +19,7 @@ func validatePodUpdate(pod, old *corev1.Pod) field.ErrorList {
 	spec := field.NewPath("spec")
 	errs := podItself(pod)
 	errs = append(errs, mirrorUnchanged(pod.Annotations, old.Annotations)...)
+	errs = append(errs, appArmorUnchanged(pod.Annotations, old.Annotations)...)
 	errs = append(errs, containersUpdate(pod.Spec.Containers, old.Spec.Containers, spec.Child("containers"))...)
 	errs = append(errs, containersUpdate(pod.Spec.InitContainers, old.Spec.InitContainers, spec.Child("initContainers"))...)
 	errs = append(errs, deadlineUpdate(pod.Spec.ActiveDeadlineSeconds, old.Spec.ActiveDeadlineSeconds, spec.Child("activeDeadlineSeconds"))...)
@@ -220,7 +221,7 @@ func validatePodEphemeralContainersUpdate(pod, old *corev1.Pod) field.ErrorList 
 // validatePodStatusUpdate checks what a pod's node says of it.
 func validatePodStatusUpdate(pod, old *corev1.Pod) field.ErrorList {
 	p := field.NewPath("status")
-	var errs field.ErrorList
+	errs := appArmorUnchanged(pod.Annotations, old.Annotations)
 	if pod.Spec.NodeName != old.Spec.NodeName {
 		errs = append(errs, field.Forbidden(field.NewPath("spec", "nodeName"), "may not be changed directly"))
 	}

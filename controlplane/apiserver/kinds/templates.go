@@ -11,6 +11,8 @@ import (
 	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	k8slabels "k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/hawser-project/hawser/auth/apiclient"
 )
 
 func defaultPodTemplateSpec(t *corev1.PodTemplateSpec) { defaultPodSpec(&t.Spec) }
@@ -30,7 +32,8 @@ type templateRule func(t *corev1.PodTemplateSpec, p *field.Path) field.ErrorList
 // metaOnly checks a template but for its spec.
 func metaOnly(t *corev1.PodTemplateSpec, p *field.Path) field.ErrorList {
 	errs := metav1validation.ValidateLabels(t.Labels, p.Child("labels"))
-	return append(errs, apimachineryvalidation.ValidateAnnotations(t.Annotations, p.Child("annotations"))...)
+	errs = append(errs, apimachineryvalidation.ValidateAnnotations(t.Annotations, p.Child("annotations"))...)
+	return append(errs, podAnnotations(t.Annotations, &t.Spec, p.Child("annotations"))...)
 }
 
 // selectorAndTemplate checks the pods that a controller of the given kind makes
@@ -96,6 +99,7 @@ func validatePodTemplateSpec(t *corev1.PodTemplateSpec, p *field.Path) field.Err
 	errs = append(errs, apimachineryvalidation.ValidateAnnotations(t.Annotations, p.Child("annotations"))...)
 	errs = append(errs, podAnnotations(t.Annotations, &t.Spec, p.Child("annotations"))...)
 	errs = append(errs, validatePodSpec(&t.Spec, p.Child("spec"))...)
+	errs = append(errs, younger(apiclient.CheckAppArmorFields(t.Annotations, &t.Spec, p.Child("spec"))...)...)
 	errs = append(errs, labelKeysOnce(&t.Spec, nil, p.Child("spec"))...)
 	if len(t.Spec.EphemeralContainers) > 0 {
 		errs = append(errs, field.Forbidden(p.Child("spec", "ephemeralContainers"), "ephemeral containers not allowed in pod template"))
