@@ -145,8 +145,9 @@ spec:
     ports:
     - containerPort: {{.Port}}
     readinessProbe:
-      exec:
-        command: ["true"]
+      httpGet:
+        host: 127.0.0.1
+        port: {{.Port}}
       periodSeconds: 1
     volumeMounts:
     - name: program
@@ -240,6 +241,7 @@ func newDemoPod() *cobra.Command {
 		Hidden: true,
 		Args:   cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			fmt.Fprintln(cmd.OutOrStdout(), "line 1: still here") // before it is ready, for who looks then
 			l, err := (&net.ListenConfig{}).Listen(cmd.Context(), "tcp", listen)
 			if err != nil {
 				return err
@@ -250,11 +252,8 @@ func newDemoPod() *cobra.Command {
 			})}
 			done := make(chan error, 1)
 			go func() { done <- srv.Serve(l) }()
-			for i := 1; ; i++ {
+			for i := 2; sleep(cmd.Context(), time.Second) == nil; i++ {
 				fmt.Fprintf(cmd.OutOrStdout(), "line %d: still here\n", i)
-				if sleep(cmd.Context(), time.Second) != nil {
-					break
-				}
 			}
 			err = srv.Close()
 			if served := <-done; !errors.Is(served, http.ErrServerClosed) {
