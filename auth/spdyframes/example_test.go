@@ -26,5 +26,5 @@ func Example() {
 	}
 	_, err = io.Copy(io.Discard, spdyframes.NewGuard(&sent, spdyframes.Limits{Streams: 2}))
 	fmt.Println(err)
-	// Output: SPDY: more than the 2 streams of the request
+	// Output: refused: more than the 2 streams of the request
 }

@@ -18,6 +18,7 @@ const (
 	typeHeader    = "streamType"
 	requestHeader = "requestID"
 	errorType     = "error"
+	resizeType    = "resize"
 )
 
 // guardBuffer is how much is read at a time.
@@ -30,6 +31,7 @@ type Guard struct {
 	frames Frames
 	opened int                      // streams in all
 	open   map[uint32]bool          // those that the client may send on: whether they are for data
+	sizes  map[uint32]*sizes        // those of open that terminal sizes come on
 	kept   map[uint32]end           // those that the library keeps: which ends have ended them
 	alone  map[string]time.Duration // when a connection got a stream for errors alone, in waited
 	waited time.Duration            // for the client
@@ -68,7 +70,8 @@ type Limits struct {
 // NewGuard makes one that reads from from, from the first frame on.
 func NewGuard(from io.Reader, l Limits) *Guard {
 	return &Guard{
-		from: from, limits: l, open: make(map[uint32]bool), kept: make(map[uint32]end), alone: make(map[string]time.Duration),
+		from: from, limits: l, open: make(map[uint32]bool), sizes: make(map[uint32]*sizes),
+		kept: make(map[uint32]end), alone: make(map[string]time.Duration),
 		answers: answers{due: make(map[uint32]bool), fewer: make(chan struct{}, 1)},
 	}
 }
@@ -119,6 +122,11 @@ func (g *Guard) take(b []byte) error {
 			case open && !data && len(body) > 0:
 				return fmt.Errorf("%w: data on stream %d, which is for errors", ErrRefused, id)
 			case open:
+				if s := g.sizes[id]; s != nil {
+					if err := s.take(body); err != nil {
+						return err
+					}
+				}
 				g.out = AppendData(g.out, id, flags, body)
 			}
 			if flags&FinFlag != 0 {
@@ -133,16 +141,22 @@ func (g *Guard) take(b []byte) error {
 // ended notes that an end has ended a stream, or both.
 func (g *Guard) ended(id uint32, by end) {
 	if by&byClient != 0 {
-		delete(g.open, id)
+		g.close(id)
 	}
 	before, ok := g.kept[id]
 	if !ok {
 		return
 	}
 	if g.kept[id] = before | by; before|by == both {
-		delete(g.open, id)
+		g.close(id)
 		delete(g.kept, id)
 	}
+}
+
+// close notes that the client sends no more on a stream.
+func (g *Guard) close(id uint32) {
+	delete(g.open, id)
+	delete(g.sizes, id)
 }
 
 // check counts the streams.
@@ -167,6 +181,9 @@ func (g *Guard) admit(f *spdy.SynStreamFrame) error {
 	id, kind := uint32(f.StreamId), f.Headers.Get(typeHeader)
 	g.opened++
 	g.open[id], g.kept[id] = kind != errorType, 0
+	if kind == resizeType {
+		g.sizes[id] = new(sizes)
+	}
 	if f.CFHeader.Flags&spdy.ControlFlagFin != 0 {
 		g.ended(id, byClient)
 	}

@@ -5,9 +5,11 @@
 // The mental model: a [Frames] cuts what one end sends into pieces, and reads the control frames,
 // all of which have to be read in their order, since their headers are compressed in one sequence.
 // A [Guard] does so with all that a client sends, and ends the connection where a client sends what
-// none of kubectl's kind does.
+// none of kubectl's kind does. [GuardWebSocket] does it with the WebSocket frames of exec, attach and
+// port forwarding.
 //
-// What this package is not: an implementation of SPDY. It opens no streams and controls no flow.
+// What this package is not: an implementation of SPDY or WebSocket. It opens no streams and controls
+// no flow.
 package spdyframes
 
 import (
@@ -35,7 +37,7 @@ const (
 )
 
 // ErrRefused is wrapped by the errors about frames that are not passed on.
-var ErrRefused = errors.New("SPDY")
+var ErrRefused = errors.New("refused")
 
 // Frames cuts a sequence of bytes, of one direction of one connection, into frames. The zero value
 // is at its beginning. It is for one goroutine.

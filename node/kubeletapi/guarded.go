@@ -32,18 +32,18 @@ const (
 // A guarded is the way to a client that wants a connection.
 type guarded struct {
 	http.ResponseWriter
-	streams func(protocol string) spdyframes.Limits
-	within  time.Duration // for all streams to be there; zero is for ever
+	streams func(protocol string) spdyframes.Limits // nil for WebSocket
+	within  time.Duration                           // for all streams to be there; zero is for ever
 
 	conn  net.Conn // once it is the library's
 	timer *time.Timer
 }
 
 // newGuarded bounds what the client sends. WebSocket connections have their channels from the first
-// on, and no compressed headers.
-func newGuarded(w http.ResponseWriter, r *http.Request, streams func(protocol string) spdyframes.Limits, within time.Duration) *guarded {
+// on, and no compressed headers; sizes says whether one of them is for terminal sizes.
+func newGuarded(w http.ResponseWriter, r *http.Request, streams func(protocol string) spdyframes.Limits, within time.Duration, sizes bool) *guarded {
 	if wsstream.IsWebSocketRequest(r) {
-		streams = nil
+		return &guarded{ResponseWriter: spdyframes.GuardWebSocket(w, sizes)}
 	}
 	return &guarded{ResponseWriter: w, streams: streams, within: within}
 }

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	spdyframe "github.com/moby/spdystream/spdy"
+	"golang.org/x/net/websocket"
 	"k8s.io/apimachinery/pkg/util/httpstream" //nolint:staticcheck // client-go has its types
 	"k8s.io/client-go/transport/spdy"
 )
@@ -136,6 +137,48 @@ func TestStreamTooMany(t *testing.T) {
 			few := g.framed(path, q, protocol)
 			few.open(t, "neither")
 			all.Go(func() { few.ends(t, what+" without its streams") })
+		}
+	}
+}
+
+// TestWebSocketTooMuch: a terminal size without an end and a large frame end the connection, and the
+// third port of a request may send as much as it likes.
+func TestWebSocketTooMuch(t *testing.T) {
+	g := newRig(t)
+	g.start(g.addPod("shell", "c"), "c", 0, idle)
+	port := g.echo()
+	forward := fmt.Sprintf("/portForward/default/p?port=%d&port=%d&port=%d", port, port, port)
+	exec := "/exec/default/shell/c?command=sleep&command=1000&output=1"
+	send := func(path string, channel byte, size, times int) *websocket.Conn {
+		ws := g.websocket(path)
+		t.Cleanup(func() { _ = ws.Close() })
+		for range times {
+			if websocket.Message.Send(ws, append([]byte{channel}, strings.Repeat("[", size)...)) != nil {
+				break
+			}
+		}
+		_ = ws.SetReadDeadline(time.Now().Add(patience))
+		return ws
+	}
+	for what, ws := range map[string]*websocket.Conn{
+		"a size of an exec":             send(exec, 4, 100, 20),
+		"a size of an attach":           send("/attach/default/shell/c?output=1", 4, 100, 20),
+		"a large frame of an exec":      send(exec+"&input=1", 0, 1<<20, 1),
+		"a large frame of a forwarding": send(forward, 0, 1<<20, 1),
+	} {
+		if _, err := io.Copy(io.Discard, ws); errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("%s: the connection goes on", what)
+		}
+	}
+	const size, times = 1000, 10
+	ws := send(forward, 4, size, times)
+	for got := 0; got < size*times; {
+		var b []byte
+		if err := websocket.Message.Receive(ws, &b); err != nil {
+			t.Fatalf("%v, after %d bytes", err, got)
+		}
+		if b[0] == 4 {
+			got += len(b) - 1
 		}
 	}
 }

@@ -37,7 +37,7 @@ func (s *Server) exec(w http.ResponseWriter, r *http.Request) {
 		writeError(w, err)
 		return
 	}
-	j := &joiner{s: s, id: c.ID, o: o, client: newGuarded(w, r, execStreams(o), s.cfg.StreamCreationTimeout)}
+	j := &joiner{s: s, id: c.ID, o: o, client: newGuarded(w, r, execStreams(o), s.cfg.StreamCreationTimeout, true)}
 	remotecommand.ServeExec(j.client, r, j, c.Pod.Name, string(c.Pod.UID), c.Name, argv, o,
 		s.cfg.IdleTimeout, s.cfg.StreamCreationTimeout+late, remotecommand.SupportedStreamingProtocols)
 	j.client.end()
@@ -55,7 +55,7 @@ func (s *Server) attach(w http.ResponseWriter, r *http.Request) {
 		writeError(w, err)
 		return
 	}
-	j := &joiner{s: s, id: c.ID, o: o, client: newGuarded(w, r, execStreams(o), s.cfg.StreamCreationTimeout)}
+	j := &joiner{s: s, id: c.ID, o: o, client: newGuarded(w, r, execStreams(o), s.cfg.StreamCreationTimeout, true)}
 	remotecommand.ServeAttach(j.client, r, j, c.Pod.Name, string(c.Pod.UID), c.Name, o,
 		s.cfg.IdleTimeout, s.cfg.StreamCreationTimeout+late, remotecommand.SupportedStreamingProtocols)
 	j.client.end()
@@ -209,7 +209,7 @@ func (s *Server) portForward(w http.ResponseWriter, r *http.Request) {
 	// it started.
 	ctx, cancel := context.WithCancel(r.Context())
 	f := &forwarder{ctx: ctx, dial: s.cfg.Runtime.DialPod, pod: pod, own: make(chan struct{}, maxForwarded), all: s.forwarded, full: s.tellFull}
-	portforward.ServePortForward(newGuarded(w, r, s.forwardStreams, 0), r, f, pod.Name, r.PathValue("uid"), o,
+	portforward.ServePortForward(newGuarded(w, r, s.forwardStreams, 0, false), r, f, pod.Name, r.PathValue("uid"), o,
 		s.cfg.IdleTimeout, s.cfg.StreamCreationTimeout+late, portforward.SupportedProtocols)
 	cancel()
 	f.finish()

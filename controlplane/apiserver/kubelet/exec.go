@@ -22,6 +22,8 @@ import (
 	"k8s.io/apiserver/pkg/registry/rest"
 	translate "k8s.io/apiserver/pkg/util/proxy"
 	"k8s.io/streaming/pkg/httpstream/wsstream"
+
+	"github.com/hawser-project/hawser/auth/spdyframes"
 )
 
 var (
@@ -140,7 +142,10 @@ func (b *backend) terminal(ctx context.Context, verb, name, containerName string
 	translator := translate.NewStreamTranslatorHandler(location, b.witnessed, b.MaxBytesPerSecond, translate.Options{
 		Stdin: s.Stdin, Stdout: s.Stdout, Stderr: s.Stderr, Tty: s.TTY,
 	})
-	h := translate.NewTranslatingHandler(b.upgrade(location, b.witnessed, resp), translator,
+	guarded := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		translator.ServeHTTP(spdyframes.GuardWebSocket(w, true), r)
+	})
+	h := translate.NewTranslatingHandler(b.upgrade(location, b.witnessed, resp), guarded,
 		wsstream.IsWebSocketRequestWithStreamCloseProtocol)
 	return withStreams(h, s.count()), nil
 }

@@ -15,10 +15,12 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"os"
 	"strings"
 	"testing"
 	"time"
 
+	"golang.org/x/net/websocket"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/client-go/kubernetes"
@@ -232,6 +234,26 @@ func TestWebSocketNeedsCreate(t *testing.T) {
 		}
 		if code, body, _ := b.get(t, http.MethodPost, path); code != 400 || len(asked) != 0 {
 			t.Errorf("%s by POST: %d %s, asked %d times more", tc.sub, code, body, len(asked))
+		}
+	}
+}
+
+// TestExecWebSocketTooMuch: a terminal size without an end and a large frame end a connection that is
+// translated.
+func TestExecWebSocketTooMuch(t *testing.T) {
+	b := start(t, nil)
+	for what, send := range map[string]struct {
+		channel     byte
+		size, times int
+	}{"a size": {4, 100, 20}, "a large frame": {0, 1 << 20, 1}} {
+		ws := b.websocket(t, "exec?command=cat&stdin=true&stdout=true&tty=true", "v5.channel.k8s.io")
+		for range send.times {
+			if websocket.Message.Send(ws, append([]byte{send.channel}, strings.Repeat("[", send.size)...)) != nil {
+				break
+			}
+		}
+		if _, err := io.Copy(io.Discard, ws); errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("%s: the connection goes on", what)
 		}
 	}
 }

@@ -85,11 +85,17 @@ func startForward(t *testing.T, err error, stays bool) *forwardBench {
 // forward returns a client that forwards a port, and that sends nothing.
 func (f *forwardBench) forward(t *testing.T) *websocket.Conn {
 	t.Helper()
-	conf, err := websocket.NewConfig(strings.Replace(f.url, "https", "wss", 1)+"/api/v1/namespaces/ns/pods/web/portforward", f.url)
+	return f.websocket(t, "portforward", "SPDY/3.1+portforward.k8s.io")
+}
+
+// websocket returns a client of a pod's subresource.
+func (b *bench) websocket(t *testing.T, sub, protocol string) *websocket.Conn {
+	t.Helper()
+	conf, err := websocket.NewConfig(strings.Replace(b.url, "https", "wss", 1)+"/api/v1/namespaces/ns/pods/web/"+sub, b.url)
 	if err != nil {
 		t.Fatal(err)
 	}
-	conf.Protocol = []string{"SPDY/3.1+portforward.k8s.io"}
+	conf.Protocol = []string{protocol}
 	conf.Header.Set("Authorization", "Bearer secret")
 	conf.TlsConfig = &tls.Config{InsecureSkipVerify: true}
 	ws, err := conf.DialContext(t.Context())
