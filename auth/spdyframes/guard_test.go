@@ -122,11 +122,7 @@ func TestGuardRefuses(t *testing.T) {
 		"a large frame":                          func(c *client) { _, _ = c.Write([]byte{0x80, 3, 0, 1, 0, 0x10, 1, 0}) },
 		"no headers":                             func(c *client) { _, _ = c.Write([]byte{0x80, 3, 0, 1, 0, 0, 1, 0}); _, _ = c.Write(make([]byte, 256)) },
 		"many headers":                           func(c *client) { c.open(5, "stdin", strings.Fields(strings.Repeat("x ", 40))...) },
-		"a terminal size without an end": func(c *client) {
-			c.write(&spdy.SynStreamFrame{StreamId: 3, Headers: http.Header{"Streamtype": {resizeType}}})
-			c.say(3, 0, strings.Repeat("x", maxSize+1))
-		},
-		"a large header": func(c *client) { c.open(5, strings.Repeat("x", 2000)) },
+		"a large header":                         func(c *client) { c.open(5, strings.Repeat("x", 2000)) },
 	} {
 		c := newClient(t)
 		c.open(1, errorType)

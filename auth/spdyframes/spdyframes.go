@@ -6,7 +6,7 @@
 // all of which have to be read in their order, since their headers are compressed in one sequence.
 // A [Guard] does so with all that a client sends, and ends the connection where a client sends what
 // none of kubectl's kind does. [GuardWebSocket] does it with the WebSocket frames of exec, attach and
-// port forwarding.
+// port forwarding. An [Unread] notices the end of a client of which nothing is read.
 //
 // What this package is not: an implementation of SPDY or WebSocket. It opens no streams and controls
 // no flow.

@@ -29,15 +29,17 @@ const (
 
 // GuardWebSocket returns w with a Hijack of which the reader fails with [ErrRefused] at a WebSocket
 // frame of more than 1 MiB, and, if sizes is set, at a terminal size of more than 1 KiB on channel 4,
-// where exec and attach have them. The connection itself is not guarded.
-func GuardWebSocket(w http.ResponseWriter, sizes bool) http.ResponseWriter {
-	return &webSocketWriter{w, sizes}
+// where exec and attach have them. What is read from the connection itself is not guarded. The
+// connection is an [Unread], which calls gone.
+func GuardWebSocket(w http.ResponseWriter, sizes bool, gone func()) http.ResponseWriter {
+	return &webSocketWriter{w, sizes, gone}
 }
 
 // A webSocketWriter has no Unwrap: the node's library would hijack what is inside.
 type webSocketWriter struct {
 	http.ResponseWriter
 	sizes bool
+	gone  func()
 }
 
 // Hijack implements http.Hijacker.
@@ -46,7 +48,8 @@ func (w *webSocketWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	return conn, bufio.NewReadWriter(bufio.NewReader(&webSocket{from: rw.Reader, withSizes: w.sizes}), rw.Writer), nil
+	u := newWebSocketUnread(conn, rw.Reader, w.gone)
+	return u, bufio.NewReadWriter(bufio.NewReader(&webSocket{from: u, withSizes: w.sizes}), bufio.NewWriter(u)), nil
 }
 
 // A webSocket reads the frames of a client (RFC 6455, 5.2). It is for one goroutine.

@@ -14,7 +14,6 @@ import (
 	"strings"
 	"testing"
 	"testing/iotest"
-	"time"
 
 	"golang.org/x/net/websocket"
 )
@@ -113,29 +112,38 @@ func TestWebSocketRefuses(t *testing.T) {
 	}
 }
 
-// A hijacked is the ResponseWriter of a client that has sent all of from.
+// A hijacked is the ResponseWriter of a client on a connection.
 type hijacked struct {
 	http.ResponseWriter
 	net.Conn
 	from io.Reader
 }
 
-func (h *hijacked) Write(b []byte) (int, error) { return len(b), nil }
-func (*hijacked) Close() error                  { return nil }
-func (*hijacked) SetDeadline(time.Time) error   { return nil }
+func (h *hijacked) Write(b []byte) (int, error) { return h.Conn.Write(b) }
 
 func (h *hijacked) Hijack() (net.Conn, *bufio.ReadWriter, error) {
-	return h, bufio.NewReadWriter(bufio.NewReader(h.from), bufio.NewWriter(io.Discard)), nil
+	return h.Conn, bufio.NewReadWriter(bufio.NewReader(h.from), bufio.NewWriter(h.Conn)), nil
 }
+
+// A mute connection takes all that is written.
+type mute struct{ net.Conn }
+
+func (mute) Write(b []byte) (int, error) { return len(b), nil }
+func (mute) Close() error                { return nil }
 
 func (h *hijacked) Header() http.Header { return http.Header{} }
 
-// received is what the library makes of frames.
-func received(b []byte) (messages [][]byte) {
+// upgrade is a request for a WebSocket connection.
+func upgrade() *http.Request {
 	r := httptest.NewRequest(http.MethodGet, "http://node/exec", nil)
 	for k, v := range map[string]string{"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13", "Sec-WebSocket-Key": "AAAAAAAAAAAAAAAAAAAAAA=="} {
 		r.Header.Set(k, v)
 	}
+	return r
+}
+
+// received is what the library makes of frames.
+func received(b []byte) (messages [][]byte) {
 	websocket.Server{Handler: func(ws *websocket.Conn) {
 		for {
 			var message []byte
@@ -144,7 +152,7 @@ func received(b []byte) (messages [][]byte) {
 			}
 			messages = append(messages, message)
 		}
-	}}.ServeHTTP(GuardWebSocket(&hijacked{from: bytes.NewReader(b)}, true), r)
+	}}.ServeHTTP(GuardWebSocket(&hijacked{Conn: mute{}, from: bytes.NewReader(b)}, true, func() {}), upgrade())
 	return messages
 }
 

@@ -29,7 +29,7 @@ const (
 	maxForwardedByAll = 2048
 )
 
-// A guarded is the way to a client that wants a connection.
+// A guarded is the way to a client that wants a connection. The end of that ends the request's context.
 type guarded struct {
 	http.ResponseWriter
 	streams func(protocol string) spdyframes.Limits // nil for WebSocket
@@ -43,7 +43,7 @@ type guarded struct {
 // on, and no compressed headers; sizes says whether one of them is for terminal sizes.
 func newGuarded(w http.ResponseWriter, r *http.Request, streams func(protocol string) spdyframes.Limits, within time.Duration, sizes bool) *guarded {
 	if wsstream.IsWebSocketRequest(r) {
-		return &guarded{ResponseWriter: spdyframes.GuardWebSocket(w, sizes)}
+		return &guarded{ResponseWriter: spdyframes.GuardWebSocket(w, sizes, func() {})}
 	}
 	return &guarded{ResponseWriter: w, streams: streams, within: within}
 }
@@ -62,8 +62,8 @@ func (g *guarded) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	}
 	limits := g.streams(g.Header().Get(httpstream.HeaderProtocolVersion))
 	limits.Answer = late
-	guard := spdyframes.NewGuard(rw.Reader, limits)
-	c := &guardedConn{conn, guard}
+	unread := spdyframes.NewUnread(conn, rw.Reader, func() {})
+	c := &guardedConn{unread, spdyframes.NewGuard(unread, limits)}
 	return c, bufio.NewReadWriter(bufio.NewReader(c), rw.Writer), nil
 }
 

@@ -143,7 +143,9 @@ func (b *backend) terminal(ctx context.Context, verb, name, containerName string
 		Stdin: s.Stdin, Stdout: s.Stdout, Stderr: s.Stderr, Tty: s.TTY,
 	})
 	guarded := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		translator.ServeHTTP(spdyframes.GuardWebSocket(w, true), r)
+		ctx, cancel := context.WithCancel(r.Context())
+		defer cancel()
+		translator.ServeHTTP(spdyframes.GuardWebSocket(w, true, cancel), r.WithContext(ctx))
 	})
 	h := translate.NewTranslatingHandler(b.upgrade(location, b.witnessed, resp), guarded,
 		wsstream.IsWebSocketRequestWithStreamCloseProtocol)

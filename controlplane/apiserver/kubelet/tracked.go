@@ -45,7 +45,10 @@ func tracked(dial DialFunc) DialFunc {
 		if err != nil {
 			return nil, errors.Join(err, c.Close())
 		}
-		return newTrackedConn(c, host, streamsOf(ctx)), nil
+		w := newTrackedConn(c, host, streamsOf(ctx))
+		// The library's Close waits for a Write that the kubelet takes nothing of.
+		context.AfterFunc(ctx, func() { _ = w.Close() })
+		return w, nil
 	}
 }
 

@@ -385,3 +385,25 @@ func TestLargeHeaders(t *testing.T) {
 		t.Error("the frame was read")
 	}
 }
+
+// TestTrackedEndsWithRequest: a connection is closed when its request is over, whoever is writing.
+func TestTrackedEndsWithRequest(t *testing.T) {
+	near, far := net.Pipe()
+	defer far.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	c, err := tracked(func(context.Context, string, string) (net.Conn, error) { return near, nil })(ctx, "tcp", "node-1:10250")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	go func() {
+		_, _ = c.Write([]byte("x"))
+		close(ended)
+	}()
+	cancel()
+	select {
+	case <-ended:
+	case <-time.After(20 * time.Second):
+		t.Error("the write goes on")
+	}
+}
