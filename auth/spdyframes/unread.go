@@ -1,5 +1,7 @@
 package spdyframes
 
+// Clients of which nothing is read.
+
 import (
 	"bytes"
 	"io"

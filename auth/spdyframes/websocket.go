@@ -1,5 +1,7 @@
 package spdyframes
 
+// The WebSocket frames of clients.
+
 import (
 	"bufio"
 	"encoding/base64"
