@@ -37,8 +37,8 @@ type Unread struct {
 	between bool       // frames
 }
 
-// NewUnread makes one that writes SPDY frames to conn, from the first on, and reads from. When a frame
-// cannot be written it closes conn and calls gone.
+// NewUnread makes one that writes SPDY frames to conn, from the first on, and reads from. When nothing
+// can be written it closes conn and calls gone.
 func NewUnread(conn net.Conn, from io.Reader, gone func()) *Unread {
 	var frames Frames
 	lost := false
@@ -92,7 +92,7 @@ func (u *Unread) Write(p []byte) (int, error) {
 	defer u.mu.Unlock()
 	n, err := u.Conn.Write(p)
 	if err != nil {
-		u.over.Store(true)
+		u.lost()
 	}
 	u.between = u.whole(p[:n])
 	return n, err
@@ -105,6 +105,15 @@ func (u *Unread) Close() error {
 	return u.Conn.Close()
 }
 
+// lost ends the connection to a client that is gone, once.
+func (u *Unread) lost() {
+	if !u.over.Swap(true) {
+		u.timer.Stop()
+		_ = u.Conn.Close()
+		u.gone()
+	}
+}
+
 // try writes the frame, if it can be between others.
 func (u *Unread) try() {
 	if u.over.Load() {
@@ -114,8 +123,7 @@ func (u *Unread) try() {
 	defer u.mu.Unlock()
 	if u.between {
 		if _, err := u.Conn.Write(u.frame); err != nil {
-			_ = u.Close() // the client is gone
-			u.gone()
+			u.lost()
 			return
 		}
 	}

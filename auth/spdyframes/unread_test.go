@@ -95,6 +95,25 @@ func TestUnreadCloses(t *testing.T) {
 	})
 }
 
+// TestUnreadFindsGone: a write that fails tells that the client is gone, as the frame does.
+func TestUnreadFindsGone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		near, far := net.Pipe()
+		gone := 0
+		u := NewUnread(near, near, func() { gone++ })
+		_ = far.Close()
+		for range 2 {
+			if _, err := u.Write([]byte("x")); err == nil || gone != 1 {
+				t.Errorf("%v, told %d times", err, gone)
+			}
+		}
+		time.Sleep(2 * unreadFor) // the bubble's clock
+		if gone != 1 {
+			t.Errorf("told %d times", gone)
+		}
+	})
+}
+
 // TestWebSocketUnread: a client that goes before the library has read all of it is found gone.
 func TestWebSocketUnread(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -14,8 +14,8 @@ import (
 
 const (
 	// maxFrame bounds a WebSocket frame, in bytes: the library keeps a whole one. Those of kubectl
-	// have about 32 KiB.
-	maxFrame = 1 << 20
+	// have about 32 KiB. Other clients send in one what they are given, such as an archive.
+	maxFrame = 16 << 20
 	// maxSizesFrame bounds one with terminal sizes, which may be in base64.
 	maxSizesFrame = 2 * maxSize
 
@@ -30,7 +30,7 @@ const (
 )
 
 // GuardWebSocket returns w with a Hijack of which the reader fails with [ErrRefused] at a WebSocket
-// frame of more than 1 MiB, and, if sizes is set, at a terminal size of more than 1 KiB on channel 4,
+// frame of more than 16 MiB, and, if sizes is set, at a terminal size of more than 1 KiB on channel 4,
 // where exec and attach have them. What is read from the connection itself is not guarded. The
 // connection is an [Unread], which calls gone.
 func GuardWebSocket(w http.ResponseWriter, sizes bool, gone func()) http.ResponseWriter {

@@ -54,7 +54,7 @@ func TestWebSocketPasses(t *testing.T) {
 	sent = frame(sent, pingOpcode, "\x04"+strings.Repeat("x", 100))
 	sent = frame(sent, binaryOpcode, "")
 	sent = frame(sent, binaryOpcode, "\x00"+strings.Repeat("x", 40<<10))
-	sent = frame(sent, binaryOpcode, "\x00"+strings.Repeat("x", maxFrame-1))
+	sent = frame(sent, binaryOpcode, "\x00"+strings.Repeat("x", 2<<20))
 	sent = frame(sent, binaryOpcode, "\xff\x00")
 	for what, from := range map[string]io.Reader{
 		"whole": bytes.NewReader(sent), "in halves": iotest.HalfReader(bytes.NewReader(sent)), "byte by byte": iotest.OneByteReader(bytes.NewReader(sent)),
@@ -97,7 +97,7 @@ func TestWebSocketRefuses(t *testing.T) {
 		"a size in frames of base64":           many(binaryOpcode, in64),
 		"a large frame for sizes":              frame(nil, binaryOpcode, "4"+strings.Repeat("-", maxSizesFrame)),
 		"sizes in an unmasked frame":           append([]byte{0x82, 126, 0x04, 0x02, sizesChannel}, strings.Repeat("x", maxSize+1)...),
-		"a frame that is large without a mask": {0x82, 127, 0, 0, 0, 0, 0, 0x20, 0, 0},
+		"a frame that is large without a mask": {0x82, 127, 0, 0, 0, 0, 2, 0, 0, 0},
 	} {
 		for how, from := range map[string]io.Reader{"whole": bytes.NewReader(sent), "byte by byte": iotest.OneByteReader(bytes.NewReader(sent))} {
 			g := &webSocket{from: from, withSizes: true}

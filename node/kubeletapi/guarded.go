@@ -57,12 +57,12 @@ func (g *guarded) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	if err != nil || g.streams == nil {
 		return conn, rw, err
 	}
-	if g.conn = conn; g.within > 0 {
-		g.timer = time.AfterFunc(g.within, func() { _ = conn.Close() })
+	unread := spdyframes.NewUnread(conn, rw.Reader, func() {})
+	if g.conn = unread; g.within > 0 {
+		g.timer = time.AfterFunc(g.within, func() { _ = unread.Close() })
 	}
 	limits := g.streams(g.Header().Get(httpstream.HeaderProtocolVersion))
 	limits.Answer = late
-	unread := spdyframes.NewUnread(conn, rw.Reader, func() {})
 	c := &guardedConn{unread, spdyframes.NewGuard(unread, limits)}
 	return c, bufio.NewReadWriter(bufio.NewReader(c), rw.Writer), nil
 }

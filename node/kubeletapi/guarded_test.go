@@ -163,8 +163,8 @@ func TestWebSocketTooMuch(t *testing.T) {
 	for what, ws := range map[string]*websocket.Conn{
 		"a size of an exec":             send(exec, 4, 100, 20),
 		"a size of an attach":           send("/attach/default/shell/c?output=1", 4, 100, 20),
-		"a large frame of an exec":      send(exec+"&input=1", 0, 1<<20, 1),
-		"a large frame of a forwarding": send(forward, 0, 1<<20, 1),
+		"a large frame of an exec":      send(exec+"&input=1", 0, 16<<20, 1),
+		"a large frame of a forwarding": send(forward, 0, 16<<20, 1),
 	} {
 		if _, err := io.Copy(io.Discard, ws); errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Errorf("%s: the connection goes on", what)

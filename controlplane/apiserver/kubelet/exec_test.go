@@ -245,7 +245,7 @@ func TestExecWebSocketTooMuch(t *testing.T) {
 	for what, send := range map[string]struct {
 		channel     byte
 		size, times int
-	}{"a size": {4, 100, 20}, "a large frame": {0, 1 << 20, 1}} {
+	}{"a size": {4, 100, 20}, "a large frame": {0, 16 << 20, 1}} {
 		ws := b.websocket(t, "exec?command=cat&stdin=true&stdout=true&tty=true", "v5.channel.k8s.io")
 		for range send.times {
 			if websocket.Message.Send(ws, append([]byte{send.channel}, strings.Repeat("[", send.size)...)) != nil {
