@@ -5,7 +5,6 @@ package main
 import (
 	"bufio"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -60,6 +59,25 @@ func aProcess(t *testing.T, deaf bool, file *os.File) (cmd *exec.Cmd, ended <-ch
 	return cmd, over
 }
 
+// aServer starts a process that holds the lock of a data directory, as a server does. What it says stands
+// in the lock file after its number.
+func aServer(t *testing.T, dir string, deaf bool, says string) (cmd *exec.Cmd, file *os.File, ended <-chan struct{}) {
+	t.Helper()
+	file, err := os.Create(filepath.Join(dir, lockFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = file.Close() })
+	if err = syscall.Flock(int(file.Fd()), syscall.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	cmd, ended = aProcess(t, deaf, file)
+	if _, err = fmt.Fprintf(file, "%d\n%s", cmd.Process.Pid, says); err != nil {
+		t.Fatal(err)
+	}
+	return cmd, file, ended
+}
+
 // TestDrainOfAnotherNamespace: the lock is held, and the number in it is here that of a
 // process that has nothing to do with the server. It is left alone.
 func TestDrainOfAnotherNamespace(t *testing.T) {
@@ -98,22 +116,11 @@ func (f writerFunc) Write(p []byte) (int, error) {
 // TestDrainInterrupted: an interrupt ends the wait for a server that takes its time.
 func TestDrainInterrupted(t *testing.T) {
 	dir := t.TempDir()
-	file, err := os.Create(filepath.Join(dir, lockFile))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer file.Close()
-	if err = syscall.Flock(int(file.Fd()), syscall.LOCK_EX); err != nil {
-		t.Fatal(err)
-	}
-	cmd, _ := aProcess(t, true, file)
-	if _, err = file.WriteString(strconv.Itoa(cmd.Process.Pid) + "\n"); err != nil {
-		t.Fatal(err)
-	}
+	aServer(t, dir, true, "")
 	ctx, interrupt := context.WithCancel(t.Context())
 	defer interrupt()
 	var out strings.Builder
-	err = drainServer(ctx, &out, writerFunc(func(p []byte) {
+	err := drainServer(ctx, &out, writerFunc(func(p []byte) {
 		if string(p) == "the server has been told to drain, and does not say yet that it does: see its log\n" {
 			interrupt()
 		}
@@ -134,18 +141,7 @@ func TestDrainTwice(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
-			file, err := os.Create(filepath.Join(dir, lockFile))
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer file.Close()
-			if err = syscall.Flock(int(file.Fd()), syscall.LOCK_EX); err != nil {
-				t.Fatal(err)
-			}
-			cmd, ended := aProcess(t, false, file)
-			if _, err = fmt.Fprintf(file, "%d\n%s", cmd.Process.Pid, tc.file); err != nil {
-				t.Fatal(err)
-			}
+			cmd, _, ended := aServer(t, dir, false, tc.file)
 			if tc.file == "" {
 				turn, err := os.Open(dir)
 				if err != nil {
@@ -159,7 +155,7 @@ func TestDrainTwice(t *testing.T) {
 			ctx, interrupt := context.WithCancel(t.Context())
 			defer interrupt()
 			var out, progress strings.Builder
-			err = drainServer(ctx, &out, writerFunc(func(p []byte) {
+			err := drainServer(ctx, &out, writerFunc(func(p []byte) {
 				progress.Write(p)
 				interrupt()
 			}), dir)
@@ -203,21 +199,13 @@ func TestDrainSaysThatItBegins(t *testing.T) {
 // TestDrainToldLate: a command that finds the directory locked tells the server once it is free.
 func TestDrainToldLate(t *testing.T) {
 	dir := t.TempDir()
-	file, err := os.Create(filepath.Join(dir, lockFile))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer file.Close()
+	cmd, _, ended := aServer(t, dir, false, "")
 	turn, err := os.Open(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer turn.Close()
-	if err = errors.Join(syscall.Flock(int(file.Fd()), syscall.LOCK_EX), syscall.Flock(int(turn.Fd()), syscall.LOCK_EX)); err != nil {
-		t.Fatal(err)
-	}
-	cmd, ended := aProcess(t, false, file)
-	if _, err = fmt.Fprintf(file, "%d\n", cmd.Process.Pid); err != nil {
+	if err = syscall.Flock(int(turn.Fd()), syscall.LOCK_EX); err != nil {
 		t.Fatal(err)
 	}
 	var out strings.Builder
@@ -238,28 +226,16 @@ func TestDrainToldLate(t *testing.T) {
 // TestDrainTellsHowFarItIs: what the server writes while it drains is shown, and is followed by
 // what it says at the end.
 func TestDrainTellsHowFarItIs(t *testing.T) {
-	dir := t.TempDir()
-	file, err := os.Create(filepath.Join(dir, lockFile))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer file.Close()
-	if err = syscall.Flock(int(file.Fd()), syscall.LOCK_EX); err != nil {
-		t.Fatal(err)
-	}
-	cmd, _ := aProcess(t, false, file)
 	const far, end = "3 of 9 nodes have moved", "9 of 9 nodes moved"
-	write := func(text string) {
-		if err := os.WriteFile(file.Name(), []byte(strconv.Itoa(cmd.Process.Pid)+"\n"+text), 0o600); err != nil {
-			t.Error(err)
-		}
-	}
-	write("\n" + far + "\n")
+	dir := t.TempDir()
+	cmd, file, _ := aServer(t, dir, false, "\n"+far+"\n")
 	var out, progress strings.Builder
-	err = drainServer(t.Context(), &out, writerFunc(func(p []byte) {
+	err := drainServer(t.Context(), &out, writerFunc(func(p []byte) {
 		progress.Write(p)
 		if strings.Contains(string(p), far) {
-			write(end + "\n")
+			if err := os.WriteFile(file.Name(), []byte(strconv.Itoa(cmd.Process.Pid)+"\n"+end+"\n"), 0o600); err != nil {
+				t.Error(err)
+			}
 			_ = cmd.Process.Kill()
 		}
 	}), dir)
