@@ -365,6 +365,7 @@ func TestGivenCertificateIsUnknownToTheAPI(t *testing.T) {
 				}
 				ctx, cancel := context.WithCancel(t.Context())
 				done := make(chan error, 1)
+				maps.fail(apierrors.NewUnauthorized("Unauthorized")) // before the first answer, which would be kept
 				go func() { done <- r.Run(ctx) }()
 				for i := range 20 {
 					maps.fail(apierrors.NewUnauthorized("Unauthorized"))
