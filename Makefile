@@ -8,8 +8,9 @@ VULNDB   ?= https://vuln.go.dev
 PROGRAMS  = ./cmd/hawser ./cmd/hawser-agent ./cmd/hawser-ccm
 # Without debugging tables (a third of the size), and with a version that kubectl can parse.
 LDFLAGS  ?= -s -w -X k8s.io/component-base/version.gitVersion=v1.37.2
-# The commands of kubectl wait for servers: without inlining they take 0.6 MB less.
-GCFLAGS  ?= k8s.io/kubectl/...=-l
+# The commands of kubectl wait for servers: without inlining they take 0.6 MB less, and what they
+# build manifests with 0.2 MB.
+GCFLAGS  ?= -gcflags k8s.io/kubectl/...=-l -gcflags sigs.k8s.io/kustomize/...=-l
 
 # go test, in its own words, and then what was skipped or has failed.
 TESTSUM   = $$($(PLAIN) $(GO) tool -n -modfile=.tools/go.mod gotestsum) --format standard-quiet
@@ -30,7 +31,7 @@ PLAIN     = CGO_ENABLED=0 GOFLAGS="$$($(GO) env GOFLAGS) -trimpath"
 all: lint test build
 
 build: ## the programs, into bin/; without cgo, whose dynamic symbols would cost 30 MiB of memory
-	CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=auto -gcflags '$(GCFLAGS)' -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
+	CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=auto $(GCFLAGS) -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
 
 demo: build ## the guided tour: a cluster, a pod on a node behind NAT, logs, exec, port-forward
 	./bin/hawser demo

@@ -91,7 +91,7 @@ func buildFrom(from, to, what string, flags ...string) error {
 	}
 	env := os.Environ()
 	if !slices.Contains(flags, "-race") { // which needs cgo
-		env, args = append(env, "CGO_ENABLED=0"), append(args, "-gcflags", "k8s.io/kubectl/...=-l")
+		env, args = append(env, "CGO_ENABLED=0"), append(args, "-gcflags", "k8s.io/kubectl/...=-l", "-gcflags", "sigs.k8s.io/kustomize/...=-l")
 	}
 	cmd := exec.Command("go", append(args, what)...)
 	cmd.Dir, cmd.Env = from, env

@@ -148,6 +148,7 @@ spec:
       httpGet:
         host: 127.0.0.1
         port: {{.Port}}
+      initialDelaySeconds: 1
       periodSeconds: 1
     volumeMounts:
     - name: program
