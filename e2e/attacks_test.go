@@ -40,7 +40,7 @@ var attacks = []attack{
 	}},
 	{"S2", "an agent with another's name or address", "sessions: Denied; API: 403; addresses: no route, or Ambiguous", []string{
 		"server:TestRefusedSessions", "server:TestDialByAddress", "e2e:TestThieves", "auth/kubeauth:TestClaims", "auth/kubeauth:TestNodeRestriction",
-		"auth/kubeauth:TestKubernetesFacts", "cmd/hawser:TestRoutesOfClaims", "auth/nodekeys:TestFirstKeyTakesTheName",
+		"auth/kubeauth:TestKubernetesFacts", "auth/kubeauth:TestSecretsOfVolumes", "cmd/hawser:TestRoutesOfClaims", "auth/nodekeys:TestFirstKeyTakesTheName",
 	}},
 	{"S3", "a client of a front end without a certificate, or with one that is for others", "TLS alert; 403", []string{
 		"e2e:TestThieves", "e2e:TestStrangers", "server/connect:TestOnlyConnectAndOnlyWhoMay", "server/connect:TestUnixSocketIsPrivate",
@@ -51,6 +51,7 @@ var attacks = []attack{
 	{"S5", "frames that are malformed, too large, in pieces or out of order", "the connection is closed and counted, the process lives", []string{
 		"e2e:TestStrangers", "tunnel:TestMalformedFrames", "tunnel:TestFrameLimits", "tunnel:FuzzFrame", "tunnel/overyamux:TestUnruly", "tunnel/overyamux:TestGuardInPieces",
 		"tunnel/overh2:TestUnruly", "tunnel/qmux:FuzzFrames", "tunnel/qmux:FuzzRecords", "tunnel/qmux:FuzzPeer", "tunnel/qmux:TestBrokenPeers", "tunnel/qmux:TestHostilePeers", "server:FuzzPeekHello",
+		"node/kubeletapi:TestWebSocketTooMuch", "controlplane/apiserver/kubelet:TestExecWebSocketTooMuch", "auth/spdyframes:FuzzWebSocket", "auth/spdyframes:FuzzSizes",
 	}},
 	{"S6", "authorities that change while both count", "streams go on; what the old one signed counts until it is taken out", []string{
 		"e2e:TestEveryKeyIsReplaced", "auth:TestAuthoritiesFollowFile", "auth/bootstrap:TestConnectionOfBefore", "controlplane/apiserver/kubelet:TestKeptConnectionIsVerifiedByOldAuthority", "auth:TestSupersededAuthority", "auth/pki:TestMigration", "auth/bootstrap:TestAuthoritiesAreFollowed", "auth/kubeauth:TestSupersededAuthority",

@@ -4,6 +4,9 @@
 // API group: 8 MB of a program that runs on each node. The methods are those of client-go
 // (k8s.io/client-go/gentype), so that its typed clients, and its clients in memory, can be put
 // into an API as well; package apiclienttest does.
+//
+// It has the rules of AppArmor annotations, too: the API server applies them to the pods that clients
+// make, and a node to its static pods.
 package apiclient
 
 import (

@@ -196,6 +196,32 @@ func TestDrainSaysThatItBegins(t *testing.T) {
 	}
 }
 
+// TestDrainOnHungDisk: a server whose lock file cannot be written goes on with its drain.
+func TestDrainOnHungDisk(t *testing.T) {
+	d := &drain{file: filepath.Join(t.TempDir(), lockFile)}
+	if err := syscall.Mkfifo(d.file, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	said := make(chan bool)
+	go func() { said <- d.sayStill("far") }() // opens what nobody reads
+	for d.saying.TryLock() {
+		d.saying.Unlock()
+		<-time.After(time.Millisecond)
+	}
+	d.follow(func() int { return 0 })
+	d.mu.Lock()
+	d.next.Stop()
+	d.mu.Unlock()
+	disk, err := os.Open(d.file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer disk.Close()
+	if !<-said {
+		t.Error("it is over")
+	}
+}
+
 // TestDrainToldLate: a command that finds the directory locked tells the server once it is free.
 func TestDrainToldLate(t *testing.T) {
 	dir := t.TempDir()
