@@ -122,14 +122,21 @@ func (e *elsewhere) list(w http.ResponseWriter, r *http.Request, local http.Hand
 	_, _ = w.Write(body) // the client has gone if it fails
 }
 
-// root asks the server of svc for its list, unless that is known.
+// root asks the server of svc for its list, unless that is known. While one request waits for a
+// newer list others get the one before.
 func (e *elsewhere) root(svc *apiregistrationv1.APIService) *root {
 	e.mu.Lock()
 	have, now := e.roots[svc.Name], time.Now()
-	e.mu.Unlock()
-	if have != nil && have.uid == string(svc.UID) && now.Before(have.until) {
-		return have
+	if have != nil && have.uid == string(svc.UID) {
+		if now.Before(have.until) {
+			e.mu.Unlock()
+			return have
+		}
+		again := *have
+		again.until = now.Add(rootTimeout)
+		e.roots[svc.Name] = &again
 	}
+	e.mu.Unlock()
 	d := openapiv3aggregator.NewDownloader()
 	asked := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { e.ask(w, r, svc, rootBytes) })
 	fresh := &root{until: now.Add(rootKept), uid: string(svc.UID)}
@@ -139,7 +146,7 @@ func (e *elsewhere) root(svc *apiregistrationv1.APIService) *root {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for name, old := range e.roots {
-		if now.After(old.until) {
+		if now.Sub(old.until) > rootKept {
 			delete(e.roots, name)
 		}
 	}

@@ -5,6 +5,7 @@ package apiserver
 import (
 	"bytes"
 	"context"
+	"io"
 	"log"
 	"log/slog"
 	"net"
@@ -20,6 +21,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/transport"
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
+	"k8s.io/kube-openapi/pkg/handler3"
 )
 
 // lines are what several goroutines have logged.
@@ -58,20 +60,7 @@ func TestEndlessList(t *testing.T) {
 		}
 	}))
 	defer srv.Close()
-	e := &elsewhere{
-		dial: &transport.DialHolder{Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
-			return (&net.Dialer{}).DialContext(ctx, network, srv.Listener.Addr().String())
-		}},
-		certificate: func() (cert, key []byte) { return nil, nil },
-		log:         slog.New(slog.NewTextHandler(&said, nil)),
-		roots:       make(map[string]*root),
-	}
-	got := e.root(&apiregistrationv1.APIService{
-		ObjectMeta: metav1.ObjectMeta{Name: "v1.example.com"},
-		Spec: apiregistrationv1.APIServiceSpec{
-			Group: "example.com", Version: "v1", Service: &apiregistrationv1.ServiceReference{Namespace: "default", Name: "example"}, InsecureSkipTLSVerify: true,
-		},
-	})
+	got := elsewhereAt(srv, slog.New(slog.NewTextHandler(&said, nil))).root(extension())
 	select {
 	case <-ended:
 	case <-time.After(rootTimeout + 30*time.Second):
@@ -89,5 +78,54 @@ func TestEndlessList(t *testing.T) {
 	// Beyond what is read there is what buffers on the way hold.
 	if n := sent.Load(); n < rootBytes || n > 4*rootBytes {
 		t.Errorf("%d bytes were sent", n)
+	}
+}
+
+// TestSlowList: while a server does not answer for a newer list of its documents one request waits
+// for it, and others get the one before.
+func TestSlowList(t *testing.T) {
+	asked, end := make(chan struct{}, 10), make(chan struct{})
+	srv := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		asked <- struct{}{}
+		<-end
+		_, _ = io.WriteString(w, `{"paths":{"apis/example.com/v1":{"serverRelativeURL":"/newer"}}}`)
+	}))
+	defer srv.Close()
+	svc := extension()
+	before := &root{uid: string(svc.UID), ok: true, found: handler3.OpenAPIV3DiscoveryGroupVersion{ServerRelativeURL: "/before"}}
+	e := elsewhereAt(srv, slog.New(slog.DiscardHandler))
+	e.roots[svc.Name] = before
+	newer := make(chan *root)
+	go func() { newer <- e.root(svc) }()
+	<-asked
+	for range 3 {
+		if got := e.root(svc); got.found != before.found {
+			t.Errorf("meanwhile: %+v", got)
+		}
+	}
+	close(end)
+	if got := <-newer; got.found.ServerRelativeURL != "/newer" || len(asked) != 0 {
+		t.Errorf("in the end: %+v, asked %d more times", got, len(asked))
+	}
+}
+
+func extension() *apiregistrationv1.APIService {
+	return &apiregistrationv1.APIService{
+		ObjectMeta: metav1.ObjectMeta{Name: "v1.example.com"},
+		Spec: apiregistrationv1.APIServiceSpec{
+			Group: "example.com", Version: "v1", Service: &apiregistrationv1.ServiceReference{Namespace: "default", Name: "example"}, InsecureSkipTLSVerify: true,
+		},
+	}
+}
+
+// elsewhereAt asks srv for all services.
+func elsewhereAt(srv *httptest.Server, log *slog.Logger) *elsewhere {
+	return &elsewhere{
+		dial: &transport.DialHolder{Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, network, srv.Listener.Addr().String())
+		}},
+		certificate: func() (cert, key []byte) { return nil, nil },
+		log:         log,
+		roots:       make(map[string]*root),
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"math"
 	"slices"
 	"strings"
+	"time"
 
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -17,8 +18,12 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// maxScales is how many scales of custom resources are read at most for one budget.
-const maxScales = 100
+const (
+	// maxScales is how many scales of custom resources are read at most for one budget.
+	maxScales = 100
+	// scaleTimeout bounds what is asked for one of them: an extension server may not answer.
+	scaleTimeout = 5 * time.Second
+)
 
 // others is what the sums of one budget have read of custom resources.
 type others struct {
@@ -31,6 +36,8 @@ func (s *scales) ofOther(ctx context.Context, read *others, ns string, ref *meta
 	if read.scales++; read.scales > maxScales {
 		return "", 0, fmt.Errorf("more than %d custom resources control pods of the budget", maxScales)
 	}
+	ctx, cancel := context.WithTimeout(ctx, scaleTimeout)
+	defer cancel()
 	gvr, err := s.scalable(ctx, read, ref)
 	if err != nil {
 		return "", 0, err
