@@ -85,9 +85,6 @@ func (s streams) check() error {
 	if !s.Stdin && !s.Stdout && !s.Stderr {
 		return apierrors.NewBadRequest("you must specify at least one of stdin, stdout, stderr")
 	}
-	if s.TTY && s.Stderr {
-		return apierrors.NewBadRequest("tty and stderr cannot both be true")
-	}
 	return nil
 }
 
@@ -125,6 +122,7 @@ func (b *backend) terminal(ctx context.Context, verb, name, containerName string
 	if err := s.check(); err != nil {
 		return nil, err
 	}
+	s.Stderr = s.Stderr && !s.TTY // a terminal has no stderr of its own, and a kubelet leaves it out
 	pod, err := b.boundPod(ctx, name)
 	if err != nil {
 		return nil, err

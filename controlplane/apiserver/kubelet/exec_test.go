@@ -192,7 +192,7 @@ func TestUpgradeRefused(t *testing.T) {
 	}{
 		"web/exec?command=x":                               {400, "you must specify at least one of stdin, stdout, stderr"},
 		"web/exec?stdout=true":                             {400, "you must specify at least one command for the container"},
-		"web/exec?command=x&stdout=true&stderr=true&tty=1": {400, "tty and stderr cannot both be true"},
+		"web/exec?command=x&stdout=true&stderr=true&tty=1": {400, "Upgrade request required"},
 		"web/exec?command=x&stdout=true&container=none":    {400, "container none is not valid for pod web"},
 		"web/exec?command=x&stdout=true":                   {400, "Upgrade request required"},
 		"web/attach":                                       {400, "you must specify at least one of stdin, stdout, stderr"},
