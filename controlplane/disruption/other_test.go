@@ -1,5 +1,7 @@
 package disruption
 
+// An extension server that does not say how many pods a custom resource wants.
+
 import (
 	"context"
 	"errors"

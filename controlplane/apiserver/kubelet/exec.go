@@ -80,7 +80,7 @@ func (r *attachREST) Connect(ctx context.Context, name string, options runtime.O
 // streams says which of a command's streams the client wants.
 type streams struct{ Stdin, Stdout, Stderr, TTY bool }
 
-// check refuses combinations that no kubelet could serve.
+// check refuses what no kubelet could serve.
 func (s streams) check() error {
 	if !s.Stdin && !s.Stdout && !s.Stderr {
 		return apierrors.NewBadRequest("you must specify at least one of stdin, stdout, stderr")
@@ -119,10 +119,10 @@ func (b *backend) terminal(ctx context.Context, verb, name, containerName string
 	if err := b.mayUpgrade(ctx); err != nil {
 		return nil, err
 	}
+	s.Stderr = s.Stderr && !s.TTY // a terminal has no stderr of its own, and a kubelet leaves it out
 	if err := s.check(); err != nil {
 		return nil, err
 	}
-	s.Stderr = s.Stderr && !s.TTY // a terminal has no stderr of its own, and a kubelet leaves it out
 	pod, err := b.boundPod(ctx, name)
 	if err != nil {
 		return nil, err

@@ -97,12 +97,14 @@ func TestExec(t *testing.T) {
 			code    int
 			says    string
 			halfEnd bool // needs the end of stdin to come through
+			stderr  bool // asked for beside a terminal
 		}{
 			{name: "two streams", pod: "web", cmd: []string{"both"}, out: "to out", errOut: "to err"},
 			{name: "stdin to its end", pod: "web", cmd: []string{"cat"}, in: "some input", out: "some input<eof>", halfEnd: true},
 			{name: "exit code", pod: "web", cmd: []string{"exit"}, code: 42, says: "command terminated with"},
 			{name: "no such command", pod: "web", cmd: []string{"nosuch"}, says: `exec: "nosuch": executable file not found in $PATH`},
 			{name: "terminal", pod: "web", cmd: []string{"size"}, tty: true, out: "80x24 tty=true"},
+			{name: "terminal and stderr", pod: "web", cmd: []string{"size"}, tty: true, stderr: true, out: "80x24 tty=true"},
 			{name: "no agent", pod: "away", cmd: []string{"both"}, says: `dial node-9:10250: no agent is connected for node "node-9"`},
 			{name: "not on a node", pod: "pending", cmd: []string{"both"}, says: "pod pending does not have a host assigned"},
 			{name: "no such pod", pod: "none", cmd: []string{"both"}, says: `pods "none" not found`},
@@ -117,7 +119,7 @@ func TestExec(t *testing.T) {
 					b.serveKubelet(t, "node-2:10250", "node-1")
 				}
 				e, err := executor(b, b.podURL(t, tc.pod, "exec", &corev1.PodExecOptions{
-					Command: tc.cmd, Stdin: tc.in != "", Stdout: true, Stderr: !tc.tty, TTY: tc.tty,
+					Command: tc.cmd, Stdin: tc.in != "", Stdout: true, Stderr: !tc.tty || tc.stderr, TTY: tc.tty,
 				}))
 				if err != nil {
 					t.Fatal(err)
@@ -132,7 +134,8 @@ func TestExec(t *testing.T) {
 					q.once <- remotecommand.TerminalSize{Width: 80, Height: 24}
 					defer close(q.once)
 					o.TerminalSizeQueue = q
-				} else {
+				}
+				if !tc.tty || tc.stderr {
 					o.Stderr = &errOut
 				}
 				ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -190,20 +193,20 @@ func TestUpgradeRefused(t *testing.T) {
 		code int
 		says string
 	}{
-		"web/exec?command=x":                               {400, "you must specify at least one of stdin, stdout, stderr"},
-		"web/exec?stdout=true":                             {400, "you must specify at least one command for the container"},
-		"web/exec?command=x&stdout=true&stderr=true&tty=1": {400, "Upgrade request required"},
-		"web/exec?command=x&stdout=true&container=none":    {400, "container none is not valid for pod web"},
-		"web/exec?command=x&stdout=true":                   {400, "Upgrade request required"},
-		"web/attach":                                       {400, "you must specify at least one of stdin, stdout, stderr"},
-		"pending/attach?stdout=true":                       {400, "pod pending does not have a host assigned"},
-		"pending/portforward":                              {400, "pod pending does not have a host assigned"},
-		"none/portforward":                                 {404, `pods "none" not found`},
-		"web/portforward?ports=x":                          {400, `invalid port "x"`},
-		"web/portforward":                                  {400, "Upgrade request required"},
-		"away/exec?command=x&stdout=true&dryRun=All":       {400, "dryRun is not supported"},
-		"two/exec?command=x&stdout=true":                   {400, "choose one of: [c waiting lost]"},
-		"stray/exec?command=x&stdout=true":                 {404, `nodes "gone" not found`},
+		"web/exec?command=x":                            {400, "you must specify at least one of stdin, stdout, stderr"},
+		"web/exec?stdout=true":                          {400, "you must specify at least one command for the container"},
+		"web/exec?command=x&stderr=true&tty=true":       {400, "you must specify at least one of stdin, stdout, stderr"},
+		"web/exec?command=x&stdout=true&container=none": {400, "container none is not valid for pod web"},
+		"web/exec?command=x&stdout=true":                {400, "Upgrade request required"},
+		"web/attach":                                    {400, "you must specify at least one of stdin, stdout, stderr"},
+		"pending/attach?stdout=true":                    {400, "pod pending does not have a host assigned"},
+		"pending/portforward":                           {400, "pod pending does not have a host assigned"},
+		"none/portforward":                              {404, `pods "none" not found`},
+		"web/portforward?ports=x":                       {400, `invalid port "x"`},
+		"web/portforward":                               {400, "Upgrade request required"},
+		"away/exec?command=x&stdout=true&dryRun=All":    {400, "dryRun is not supported"},
+		"two/exec?command=x&stdout=true":                {400, "choose one of: [c waiting lost]"},
+		"stray/exec?command=x&stdout=true":              {404, `nodes "gone" not found`},
 	} {
 		code, body, _ := b.get(t, http.MethodPost, "/api/v1/namespaces/ns/pods/"+path)
 		if code != want.code || !strings.Contains(message(t, body), want.says) {
