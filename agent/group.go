@@ -39,6 +39,8 @@ type shared struct {
 	hadSession atomic.Bool   // one of the agents had one
 	fences     atomic.Int32  // how many of the agents are fenced
 
+	unauthorized unauthorized
+
 	mu sync.Mutex // guards the following
 	// answers are, by server, what it last said of the node's certificate. refused is since when the
 	// node has had no session and servers refuse the certificate.
@@ -113,8 +115,6 @@ type Group struct {
 	agents []*Agent
 	shared *shared
 	moved  func(stuck bool)
-
-	unauthorized unauthorized
 
 	mu        sync.Mutex // guards the following
 	preferred *Agent     // which DialContext uses while it is connected

@@ -28,8 +28,10 @@ const (
 	// askSpread is within what time after that nodes ask, so that those that are refused together do
 	// not ask together.
 	askSpread = 10 * time.Second
-	// askAgain is the time between two such questions.
-	askAgain = 5 * time.Minute
+	// askAgain is the time between two such questions, and unansweredAgain that after one to which a
+	// server said nothing of the certificate.
+	askAgain        = 5 * time.Minute
+	unansweredAgain = time.Minute
 )
 
 // certificate is the reason of a search that asks a server about the node's certificate.
@@ -81,19 +83,28 @@ func (u *unauthorized) note(status int, now time.Time) (tell, ask bool) {
 	return tell, ask
 }
 
+// unanswered records that a server said nothing of the certificate.
+func (u *unauthorized) unanswered(now time.Time) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if again := now.Add(unansweredAgain); again.Before(u.next) {
+		u.next = again
+	}
+}
+
 // Answered records the HTTP status of the API's answer to a request of the node. While all are
 // 401 (Unauthorized) that is logged: once if the node was given its certificate and the API never
 // accepted one, as beside a server that has an authority of its own for agents. A server does not
 // look at the certificate of a session again, so it is asked in a connection beside that, and
 // Config.Rejected is called if the server refuses the certificate. It does not block.
 func (g *Group) Answered(status int) {
-	tell, ask := g.unauthorized.note(status, time.Now())
+	tell, ask := g.shared.unauthorized.note(status, time.Now())
 	if !tell && !ask {
 		return
 	}
 	a := g.use(nil)
 	if tell {
-		a.tellUnauthorized(&g.unauthorized)
+		a.tellUnauthorized(&g.shared.unauthorized)
 	}
 	if ask {
 		a.ask.Store(true)
@@ -116,9 +127,10 @@ func (a *Agent) tellUnauthorized(u *unauthorized) {
 // Renewed records that the node has another certificate. If the API refuses that too, a server is
 // asked as soon as about the first one. It does not block.
 func (g *Group) Renewed() {
-	g.unauthorized.mu.Lock()
-	defer g.unauthorized.mu.Unlock()
-	g.unauthorized.since, g.unauthorized.next = time.Time{}, time.Time{}
+	u := &g.shared.unauthorized
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.since, u.next = time.Time{}, time.Time{}
 }
 
 // ask asks l's server about the node's certificate. A server that accepts it refuses the hello, which
@@ -146,6 +158,7 @@ func (k *keeper) asked(f found) {
 	}
 	k.said = said
 	if said.none {
+		k.agent.shared.unauthorized.unanswered(time.Now())
 		k.agent.log.Log(context.Background(), level, "could not ask this server about the node's certificate", slog.String("server", f.server), slog.Any("err", f.err))
 		return
 	}

@@ -241,6 +241,13 @@ func (c *Conn) Close() error {
 // NetConn is the connection itself.
 func (c *Conn) NetConn() net.Conn { return c.Conn }
 
+// ReadError is the last error of Read, nil if there was none.
+func (c *Conn) ReadError() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.readErr
+}
+
 // Cause is why c was closed. It is never io.EOF, which would look like the end of a stream.
 func (c *Conn) Cause() error {
 	c.mu.Lock()

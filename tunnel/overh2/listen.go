@@ -102,7 +102,7 @@ func (l *listener) acceptSecond(ctx context.Context, c *conn, who string) error 
 		_ = c.Close() // never fails
 		return err
 	}
-	id, err := askID(ctx, cc)
+	id, err := askID(ctx, c, cc)
 	if err == nil {
 		if s := l.takeWaiting(id, who); s != nil {
 			s.request(c, cc)

@@ -40,6 +40,7 @@
 package overh2
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"fmt"
@@ -115,7 +116,7 @@ func pair(ctx context.Context, d *carrier.Dialer, t *tls.Conn, o tunnel.Options)
 		return nil, err
 	}
 	s.request(c, cc)
-	if s.id, err = askID(ctx, cc); err != nil {
+	if s.id, err = askID(ctx, c, cc); err != nil {
 		return nil, err
 	}
 	if t, err = d.Again(ctx); err != nil {
@@ -125,18 +126,19 @@ func pair(ctx context.Context, d *carrier.Dialer, t *tls.Conn, o tunnel.Options)
 	return s, s.awaitPair(ctx)
 }
 
-// askID asks the server for the session's ID.
-func askID(ctx context.Context, client *http2.ClientConn) (string, error) {
+// askID asks the server of c, whose client is cc, for the session's ID. Why c could not be read, as
+// an alert of TLS says it, is in the error: once c is closed the library only says that.
+func askID(ctx context.Context, c *conn, cc *http2.ClientConn) (string, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://hawser"+sessionPath, http.NoBody)
 	if err != nil {
 		return "", err
 	}
-	resp, err := client.RoundTrip(req)
+	resp, err := cc.RoundTrip(req)
 	if ctx.Err() != nil {
 		return "", context.Cause(ctx)
 	}
 	if err != nil {
-		return "", fmt.Errorf("%w: ask for the session: %w", tunnel.Lost, err)
+		return "", fmt.Errorf("%w: ask for the session: %w", tunnel.Lost, cmp.Or(c.ReadError(), err))
 	}
 	_ = resp.Body.Close() // never fails
 	id := resp.Header.Get(sessionHeader)
