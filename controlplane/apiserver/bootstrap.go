@@ -39,6 +39,10 @@ const (
 	builtinAgain    = time.Second
 	// authenticationConfig tells extension servers whom to believe.
 	authenticationConfig = "extension-apiserver-authentication"
+	clientsKey           = "client-ca-file"
+	// rootsConfig tells pods by which authorities to believe the server.
+	rootsConfig = "kube-root-ca.crt"
+	rootsKey    = "ca.crt"
 )
 
 // systemNamespaces exist in every cluster and cannot be deleted.
@@ -46,7 +50,7 @@ func systemNamespaces() []string {
 	return []string{metav1.NamespaceDefault, metav1.NamespaceSystem, metav1.NamespacePublic, corev1.NamespaceNodeLease, nodekeys.Namespace}
 }
 
-// bootstrap waits for the server, makes the built-in objects that can be made, closes s.ready,
+// bootstrap waits for the server, looks whose cluster the store has, makes the built-in objects that can be made, closes s.ready,
 // and then keeps those objects until ctx is done. Shared is followed until watching is done.
 func (s *Server) bootstrap(ctx, watching context.Context, client kubernetes.Interface, shared informers.SharedInformerFactory) error {
 	flow := make(chan struct{}, 1)
@@ -55,6 +59,9 @@ func (s *Server) bootstrap(ctx, watching context.Context, client kubernetes.Inte
 	}
 	shared.Start(watching.Done())
 	if err := s.awaitServing(ctx, client.Discovery().RESTClient(), shared); err != nil {
+		return err
+	}
+	if err := s.shareAuthorities(ctx, client); err != nil {
 		return err
 	}
 	trouble := make(chan struct{})
@@ -307,7 +314,7 @@ func (s *Server) ensureRange(ctx context.Context, client kubernetes.Interface) e
 
 // ensureAuthentication tells extension servers whom to believe.
 func (s *Server) ensureAuthentication(ctx context.Context, client kubernetes.Interface) error {
-	data := map[string]string{"client-ca-file": string(s.files.clients.PEM())}
+	data := map[string]string{clientsKey: string(s.files.clients.PEM())}
 	if k := s.files.kubelets; k != nil {
 		data[auth.KubeletCAKey] = string(k.PEM())
 	}
