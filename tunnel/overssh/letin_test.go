@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -58,6 +59,29 @@ func TestNotLetIn(t *testing.T) {
 				})
 			}
 		})
+	}
+}
+
+// TestSameText: what fails in the same way twice has the same text, which the log does not repeat:
+// the port of this end is not in it.
+func TestSameText(t *testing.T) {
+	l := newLab(t)
+	ln := listen(t)
+	l.addr = ln.Addr().String()
+	go func() {
+		for {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = c.Read(make([]byte, 1))
+			_ = tunnel.Abort(c) // a reset
+		}
+	}()
+	_, first := Dial(within(t), l.config(t).Config, "node-1", l.addr)
+	_, second := Dial(within(t), l.config(t).Config, "node-1", l.addr)
+	if !errors.Is(first, syscall.ECONNRESET) || first.Error() != second.Error() {
+		t.Errorf("%v, and then %v", first, second)
 	}
 }
 
