@@ -14,12 +14,14 @@ import (
 
 	"golang.org/x/crypto/ssh"
 	"golang.org/x/crypto/ssh/knownhosts"
+	"golang.org/x/sys/unix"
 )
 
 // content is the content of a file. The zero value is that of an empty one.
 type content struct {
 	lines   []string            // with their newlines
 	entries []entry             // in the order of lines
+	skipped []skippedLine       // in the order of lines
 	ask     ssh.HostKeyCallback // the library's callback; nil if there is no file
 }
 
@@ -31,31 +33,100 @@ type entry struct {
 	key    ssh.PublicKey
 }
 
-// load reads the file at path.
+// A skippedLine is a line that cannot be read.
+type skippedLine struct {
+	line int    // from 1
+	text string // without white space at its ends
+	err  error
+}
+
+// load reads the file at path. It skips lines that cannot be read. It fails if one of them may
+// revoke a key: which one is unknown.
 func load(path string) (content, error) {
 	b, err := os.ReadFile(path)
 	if err != nil {
 		return content{}, fmt.Errorf("read host keys: %w", err)
 	}
-	ask, err := knownhosts.New(path)
-	if err != nil {
-		text := strings.TrimPrefix(err.Error(), "knownhosts: "+path+":")
-		return content{}, fmt.Errorf("host keys %s: line %s", path, text)
+	c := content{lines: strings.SplitAfter(string(b), "\n")}
+	readable := slices.Clone(c.lines)
+	var (
+		whole error
+		e     entry
+	)
+	if c.ask, whole = library(string(b)); system(whole) {
+		return content{}, fmt.Errorf("read host keys %s: %w", path, whole)
 	}
-	c := content{lines: strings.SplitAfter(string(b), "\n"), ask: ask}
 	for i, line := range c.lines {
-		marker, names, key, _, _, err := ssh.ParseKnownHosts([]byte(line))
+		e, err = parse(line, whole == nil)
 		switch {
 		case errors.Is(err, io.EOF): // blank, or a comment
-			continue
-		case err != nil:
-			return content{}, fmt.Errorf("host keys %s: line %d: %w", path, i+1, err)
-		case marker != "":
-			marker = "@" + marker
+		case err == nil:
+			e.line = i + 1
+			c.entries = append(c.entries, e)
+		case system(err):
+			return content{}, fmt.Errorf("read host keys %s: %w", path, err)
+		case mayRevoke(line):
+			return content{}, fmt.Errorf("host keys %s: line %d cannot be read and may revoke any key, so no key is valid: correct or remove the line: %w", path, i+1, err)
+		default:
+			c.skipped = append(c.skipped, skippedLine{i + 1, strings.TrimSpace(line), err})
+			readable[i] = "\n"
 		}
-		c.entries = append(c.entries, entry{i + 1, marker, names, key})
+	}
+	if len(c.skipped) > 0 {
+		if c.ask, err = library(strings.Join(readable, "")); err != nil {
+			return content{}, fmt.Errorf("read host keys %s: %w", path, err)
+		}
 	}
 	return c, nil
+}
+
+// parse reads one line. The error is io.EOF if the line has no key. read says that the library has
+// read it already.
+func parse(line string, read bool) (entry, error) {
+	if !read {
+		if _, err := library(line); err != nil {
+			return entry{}, err
+		}
+	}
+	marker, names, key, _, _, err := ssh.ParseKnownHosts([]byte(line))
+	if marker != "" {
+		marker = "@" + marker
+	}
+	return entry{marker: marker, names: names, key: key}, err
+}
+
+// library is the library's callback for a file of text. It reads files only: it is given one in
+// memory.
+func library(text string) (ssh.HostKeyCallback, error) {
+	fd, err := unix.MemfdCreate("known_hosts", unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("make a file in memory: %w", err)
+	}
+	f := os.NewFile(uintptr(fd), "known_hosts")
+	defer f.Close()
+	if _, err = f.WriteString(text); err != nil {
+		return nil, err
+	}
+	path := fmt.Sprintf("/proc/self/fd/%d", fd)
+	callback, err := knownhosts.New(path)
+	if err != nil && !system(err) {
+		text := strings.TrimPrefix(err.Error(), "knownhosts: "+path+":1: ")
+		return nil, errors.New(strings.TrimPrefix(text, "knownhosts: "))
+	}
+	return callback, err
+}
+
+// system reports whether err is the system's: it tells nothing about a line.
+func system(err error) bool {
+	_, ok := errors.AsType[unix.Errno](err)
+	return ok
+}
+
+// mayRevoke reports whether one of the words before a key is, or is spelled like, the marker of
+// revoked keys.
+func mayRevoke(line string) bool {
+	words := strings.Fields(strings.ToLower(line))
+	return strings.Contains(strings.Join(words[:min(2, len(words))], " "), "@revoked")
 }
 
 // verify is nil if key is valid for node. Names in the file have no ports, as for port 22.
@@ -91,9 +162,7 @@ func (noKey) Type() string                        { return "" }
 func (noKey) Marshal() []byte                     { return nil }
 func (noKey) Verify([]byte, *ssh.Signature) error { return errors.New("no key") }
 
-// about are the entries for node. The library returns them for a wrong key. If the file
-// was written between the library's read and ours, they may differ; the next read
-// corrects that.
+// about are the entries for node. The library returns them for a wrong key.
 func (c content) about(node string) (entries []entry) {
 	var other *knownhosts.KeyError
 	if errors.As(c.verify(node, noKey{}), &other) {

@@ -28,45 +28,25 @@ func TestContent(t *testing.T) {
 		name, text string
 		nodes      []string // of a, b, a.example: those that may show key
 		list       []string
-		bad        string
 	}{
-		{"empty", "\n \n# a comment\n", nil, nil, ""},
-		{"one", "a " + k + "\n", []string{"a"}, []string{"a"}, ""},
-		{"no newline, a comment of words, CRLF", "a " + k + " root on a, the first\r\n\r\n\tb\t" + k, []string{"a", "b"}, []string{"a", "b"}, ""},
-		{"two names", "b,a " + k, []string{"a", "b"}, []string{"b", "a"}, ""},
-		{"an address", "[10.0.0.1]:2222 " + k, nil, []string{"[10.0.0.1]:2222"}, ""},
-		{"a port", "[a]:2222 " + k, nil, []string{"[a]:2222"}, ""},
-		{"twice", "a " + k + "\na " + k, []string{"a"}, []string{"a", "a"}, ""},
-		{"pattern", "b " + k + "\n*.example " + k, []string{"b", "a.example"}, []string{"b", "*.example"}, ""},
-		{"all but one", "*,!b " + k, []string{"a", "a.example"}, []string{"*", "!b"}, ""},
-		{"hashed", hashed + " " + k, []string{"a"}, []string{hashed}, ""},
-		{"revoked", "a,b " + k + "\n@revoked a " + k, nil, []string{"a", "b", "@revoked a"}, ""},
+		{"empty", "\n \n# a comment\n", nil, nil},
+		{"one", "a " + k + "\n", []string{"a"}, []string{"a"}},
+		{"no newline, a comment of words, CRLF", "a " + k + " root on a, the first\r\n\r\n\tb\t" + k, []string{"a", "b"}, []string{"a", "b"}},
+		{"two names", "b,a " + k, []string{"a", "b"}, []string{"b", "a"}},
+		{"an address", "[10.0.0.1]:2222 " + k, nil, []string{"[10.0.0.1]:2222"}},
+		{"a port", "[a]:2222 " + k, nil, []string{"[a]:2222"}},
+		{"twice", "a " + k + "\na " + k, []string{"a"}, []string{"a", "a"}},
+		{"pattern", "b " + k + "\n*.example " + k, []string{"b", "a.example"}, []string{"b", "*.example"}},
+		{"all but one", "*,!b " + k, []string{"a", "a.example"}, []string{"*", "!b"}},
+		{"hashed", hashed + " " + k, []string{"a"}, []string{hashed}},
+		{"revoked", "a,b " + k + "\n@revoked a " + k, nil, []string{"a", "b", "@revoked a"}},
 		// The holder of an authority's private key may sign any key, so this is not less
 		// strict.
-		{"authority", "@cert-authority a " + k, []string{"a"}, []string{"@cert-authority a"}, ""},
-		{"authority and host", "a " + k + "\n@cert-authority a " + k, []string{"a"}, []string{"a", "@cert-authority a"}, ""},
-		{"another marker", "@trusted a " + k, nil, nil, ": line 1: "},
-		{"no key", "a ssh-ed25519", nil, nil, ": line 1: "},
-		{"broken key", "\n\na ssh-ed25519 AAAA", nil, nil, ": line 3: "},
-		{"broken hash", "|1|c2FsdA== " + k, nil, nil, ": line 1: "},
-		{"another type", "a ssh-rsa " + strings.Fields(k)[1], nil, nil, ": line 1: "},
-		{"too long a line", "a " + k + strings.Repeat(" ", 1<<16), nil, nil, "too long"},
+		{"authority", "@cert-authority a " + k, []string{"a"}, []string{"@cert-authority a"}},
+		{"authority and host", "a " + k + "\n@cert-authority a " + k, []string{"a"}, []string{"a", "@cert-authority a"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			path := filepath.Join(t.TempDir(), "known_hosts")
-			if err := os.WriteFile(path, []byte(tc.text), 0o600); err != nil {
-				t.Fatal(err)
-			}
-			h, err := Open(path)
-			if tc.bad != "" {
-				if err == nil || !strings.Contains(err.Error(), tc.bad) {
-					t.Errorf("error %v, want one about %q", err, tc.bad)
-				}
-				return
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			h := written(t, tc.text)
 			for _, node := range []string{"a", "b", "a.example"} {
 				err := h.Check(node, "addr", key.PublicKey)
 				if (err == nil) != slices.Contains(tc.nodes, node) {
@@ -203,7 +183,7 @@ func TestKeygen(t *testing.T) {
 	}
 	a, b, ca := Key{hostkeystest.WriteKey(t, filepath.Join(dir, "a")).PublicKey()}, Key{hostkeystest.WriteKey(t, filepath.Join(dir, "b")).PublicKey()}, Key{hostkeystest.WriteKey(t, filepath.Join(dir, "ca")).PublicKey()}
 	path := filepath.Join(dir, "known_hosts")
-	h, err := Open(path)
+	h, err := Open(path, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -267,7 +247,7 @@ func FuzzFile(f *testing.F) {
 		if err := os.WriteFile(path, b, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		h, err := Open(path)
+		h, err := Open(path, nil)
 		if err != nil {
 			return
 		}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"log"
+	"log/slog"
 
 	"github.com/hawser-project/hawser/auth/hostkeys"
 )
@@ -17,7 +18,7 @@ func Example() {
 		log.Fatal(err)
 	}
 	fmt.Println("compare with ssh-keygen -lf on the node:", keys[0].Fingerprint())
-	file, err := hostkeys.Open("/var/lib/hawser/ssh_known_hosts")
+	file, err := hostkeys.Open("/var/lib/hawser/ssh_known_hosts", slog.Default())
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -6,13 +6,16 @@
 // is no trust on first use. The library golang.org/x/crypto/ssh/knownhosts reads the
 // file. Two rules are stricter than OpenSSH's: a key that is revoked for one host is
 // revoked for all, and a certificate is valid by its authority alone, even if its key is
-// pinned too.
+// pinned too. As for OpenSSH, a line that cannot be read counts for nothing; but if it begins
+// with @revoked no key is valid, because what it revokes is unknown.
 package hostkeys
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
 	"slices"
 	"strings"
@@ -39,6 +42,7 @@ func (k Key) String() string { return k.Type() + " " + k.Fingerprint() }
 // is valid.
 type File struct {
 	path string
+	log  *slog.Logger
 
 	mu   sync.Mutex  // guards the following, and writing to path
 	said content     // the content when it was last read
@@ -46,9 +50,11 @@ type File struct {
 	read fs.FileInfo // of the file then; nil if it never was
 }
 
-// Open reads the file at path. One that does not exist is empty.
-func Open(path string) (*File, error) {
-	f := &File{path: path}
+// Open reads the file at path. One that does not exist is empty. Each line that cannot be read is
+// logged once with its number; a nil log discards that. Open fails if the file cannot be read, or
+// such a line begins with @revoked.
+func Open(path string, log *slog.Logger) (*File, error) {
+	f := &File{path: path, log: cmp.Or(log, slog.New(slog.DiscardHandler))}
 	_, err := f.current()
 	return f, err
 }
@@ -69,10 +75,24 @@ func (f *File) currentLocked() (content, error) {
 	case err != nil:
 		return content{}, fmt.Errorf("read host keys: %w", err)
 	case f.read == nil || !os.SameFile(info, f.read) || !info.ModTime().Equal(f.read.ModTime()) || info.Size() != f.read.Size():
+		before := f.said
 		f.said, f.bad = load(f.path)
 		f.read = info
+		if system(f.bad) {
+			f.read = nil // the next call may succeed
+		}
+		f.tell(before)
 	}
 	return f.said, f.bad
+}
+
+// tell logs the lines that cannot be read, but for those that could not be read before either.
+func (f *File) tell(before content) {
+	for _, s := range f.said.skipped {
+		if !slices.ContainsFunc(before.skipped, func(b skippedLine) bool { return b.text == s.text }) {
+			f.log.Warn("line of the ssh host keys is skipped: it cannot be read; correct or remove it", "file", f.path, "line", s.line, "err", s.err)
+		}
+	}
 }
 
 // Algorithms are the host key algorithms for the sshd of node at addr, best first: those

@@ -70,7 +70,7 @@ func written(t testing.TB, text string) *File {
 
 func opened(t testing.TB, path string) *File {
 	t.Helper()
-	f, err := Open(path)
+	f, err := Open(path, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -65,7 +65,7 @@ func (o *sshOptions) check(dataDir string) error {
 	if err := overssh.CheckKey(o.keyFile); err != nil {
 		return fmt.Errorf("--ssh-keyfile: %w", err)
 	}
-	if _, err := hostkeys.Open(o.knownHosts); err != nil {
+	if _, err := hostkeys.Open(o.knownHosts, nil); err != nil {
 		return fmt.Errorf("--ssh-known-hosts: %w", err)
 	}
 	return nil
@@ -93,7 +93,7 @@ func newSSHNodes(o *sshOptions, admit func(node string) error, to prometheus.Reg
 	if o.user == "" {
 		return s, nil
 	}
-	keys, err := hostkeys.Open(o.knownHosts)
+	keys, err := hostkeys.Open(o.knownHosts, log)
 	if err != nil {
 		return nil, fmt.Errorf("--ssh-known-hosts: %w", err)
 	}

@@ -64,7 +64,7 @@ func TestSSHFlags(t *testing.T) {
 func TestSSHFiles(t *testing.T) {
 	dir := t.TempDir()
 	junk := filepath.Join(dir, "junk")
-	if err := os.WriteFile(junk, []byte("junk\n"), 0o600); err != nil {
+	if err := os.WriteFile(junk, []byte("@revoked junk\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	log := slog.New(slog.DiscardHandler)
@@ -96,7 +96,7 @@ func TestSSHNodes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	keys, err := hostkeys.Open(filepath.Join(dir, sshKnownHosts))
+	keys, err := hostkeys.Open(filepath.Join(dir, sshKnownHosts), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -227,6 +227,30 @@ func TestSSHPin(t *testing.T) {
 				t.Errorf("unpin twice: %v", err)
 			}
 		})
+	}
+}
+
+// TestSSHUnreadableLine: pin, list and unpin work with a line that cannot be read, and keep it.
+func TestSSHUnreadableLine(t *testing.T) {
+	host := newSSHServer(t, filepath.Join(t.TempDir(), "id"))
+	dir, bad := t.TempDir(), "node-2 ssh-ed25519 AAAA # mine\n"
+	file := filepath.Join(dir, sshKnownHosts)
+	if err := os.WriteFile(file, []byte(bad), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{
+		{"pin", "node-1", "--address", host.addr, "--fingerprint", host.fingerprint}, {"list"}, {"unpin", "node-1"},
+	} {
+		cmd := newSSH()
+		cmd.SilenceErrors, cmd.SilenceUsage = true, true
+		cmd.SetArgs(append(args, "--data-dir", dir))
+		cmd.SetOut(io.Discard)
+		if err := cmd.ExecuteContext(context.WithoutCancel(t.Context())); err != nil {
+			t.Errorf("%s: %v", args[0], err)
+		}
+		if b, err := os.ReadFile(file); err != nil || !strings.HasPrefix(string(b), bad) {
+			t.Errorf("%s: %v, and the file is\n%s", args[0], err, b)
+		}
 	}
 }
 

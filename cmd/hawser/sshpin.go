@@ -82,7 +82,7 @@ func (o *hostKeys) open() (*hostkeys.File, error) {
 	if err := o.check(o.dataDir); err != nil {
 		return nil, err
 	}
-	return hostkeys.Open(o.knownHosts)
+	return hostkeys.Open(o.knownHosts, setup.NewLogger("text", 0))
 }
 
 // mayChange refuses root in the directory of somebody else, whose server could not read a
@@ -105,12 +105,8 @@ func (o *hostKeys) mayChange() error {
 }
 
 // change has f change the file, while no other command does.
-func (o *hostKeys) change(f func(*hostkeys.File) error) error {
-	keys, err := o.open()
-	if err != nil {
-		return err
-	}
-	if err = o.mayChange(); err != nil {
+func (o *hostKeys) change(f func() error) error {
+	if err := o.mayChange(); err != nil {
 		return err
 	}
 	unlock, err := setup.Lock(filepath.Dir(o.knownHosts), "."+filepath.Base(o.knownHosts)+".lock")
@@ -118,7 +114,7 @@ func (o *hostKeys) change(f func(*hostkeys.File) error) error {
 		return fmt.Errorf("host keys: %w", err)
 	}
 	defer unlock()
-	return f(keys)
+	return f()
 }
 
 // pin shows which key the node shows, has it confirmed, and keeps it.
@@ -151,7 +147,7 @@ func (o *hostKeys) pin(ctx context.Context, name string, in io.Reader, out io.Wr
 	if err != nil {
 		return err
 	}
-	if err = o.change(func(keys *hostkeys.File) error { return keys.Pin(name, key) }); err != nil {
+	if err = o.change(func() error { return keys.Pin(name, key) }); err != nil {
 		return err
 	}
 	_, err = fmt.Fprintf(out, "pinned for %s from now on: %s\n", name, key)
@@ -242,7 +238,11 @@ func (o *hostKeys) addressOf(ctx context.Context, name string) (string, error) {
 }
 
 func (o *hostKeys) unpin(name string, out io.Writer) error {
-	return o.change(func(keys *hostkeys.File) error {
+	keys, err := o.open()
+	if err != nil {
+		return err
+	}
+	return o.change(func() error {
 		pinned, err := keys.Pinned(name)
 		if err != nil {
 			return err

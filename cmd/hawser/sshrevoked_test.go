@@ -56,7 +56,7 @@ func overSSH(t *testing.T, s *tunnels) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	keys, err := hostkeys.Open(filepath.Join(dir, sshKnownHosts))
+	keys, err := hostkeys.Open(filepath.Join(dir, sshKnownHosts), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -189,6 +189,43 @@ func TestFleetAttempts(t *testing.T) {
 	})
 }
 
+// An sshd that lets in and ends the connection soon is dialed again within seconds, and not all the
+// time.
+func TestFleetEndsSoon(t *testing.T) {
+	l := newLab(t)
+	for _, tc := range []struct {
+		lasts       time.Duration
+		least, most int // connections in an hour
+	}{
+		{10 * time.Second, 320, 360},   // 10 s, and a wait of up to 1 s
+		{time.Millisecond, 1200, 1800}, // a wait of up to 5 s
+	} {
+		t.Run(tc.lasts.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l.serve(t, "sshd:22", hello)
+				cfg := l.config()
+				var dials atomic.Int64
+				dial := cfg.SSH.Dial
+				cfg.SSH.Dial = func(ctx context.Context, network, addr string) (net.Conn, error) {
+					dials.Add(1)
+					c, err := dial(ctx, network, addr)
+					if err == nil {
+						time.AfterFunc(tc.lasts, func() { _ = c.Close() })
+					}
+					return c, err
+				}
+				f, stop := start(t, cfg)
+				f.Set("node-1", "sshd:22", "")
+				time.Sleep(time.Hour) // the bubble's clock
+				stop()
+				if n := int(dials.Load()); n < tc.least || n > tc.most {
+					t.Errorf("%d connections in an hour, want %d to %d", n, tc.least, tc.most)
+				}
+			})
+		})
+	}
+}
+
 // A node with another host key than before is refused, until that key is pinned: the next dial
 // does not wait for the back-off.
 func TestFleetHostKeyChanges(t *testing.T) {

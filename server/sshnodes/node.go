@@ -17,7 +17,7 @@ import (
 
 const (
 	// minBackoff and maxBackoff bound the random waits between attempts to connect: the
-	// n-th is up to minBackoff·2ⁿ, at most maxBackoff.
+	// n-th is up to minBackoff·2ⁿ, at most maxBackoff; see goodAfter.
 	minBackoff = time.Second
 	maxBackoff = 30 * time.Second
 	// lookInterval is how often run checks whether the node may be dialed.
@@ -26,8 +26,9 @@ const (
 	// bounds each.
 	checkInterval = time.Minute
 	checkTimeout  = 15 * time.Second
-	// goodAfter is how long a session must last for the back-off to start again.
-	goodAfter = 15 * time.Second
+	// goodAfter is how long a session must last for the back-off to start again. It bounds the wait
+	// after a shorter one: an sshd may end idle connections early (UnusedConnectionTimeout).
+	goodAfter = 5 * time.Second
 )
 
 // A node is one of a Fleet.
@@ -71,10 +72,12 @@ func (n *node) run(ctx context.Context) {
 		}
 		s, err := overssh.Dial(ctx, n.fleet.cfg.SSH, n.name, n.addr)
 		n.fleet.metrics.opened(err)
+		longest := maxBackoff
 		if err == nil {
 			began := time.Now()
 			err = n.hold(ctx, s)
-			if time.Since(began) > goodAfter {
+			longest = goodAfter
+			if time.Since(began) >= goodAfter {
 				failures = 0 // the session lasted
 			}
 		}
@@ -82,7 +85,7 @@ func (n *node) run(ctx context.Context) {
 		if ctx.Err() == nil {
 			n.tell(err)
 		}
-		n.backOff(ctx, rand.N(min(minBackoff<<min(failures, 10), maxBackoff)), err)
+		n.backOff(ctx, rand.N(min(minBackoff<<min(failures, 10), longest)), err)
 		failures++
 	}
 }

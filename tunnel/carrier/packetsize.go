@@ -109,13 +109,27 @@ func (m *dialedConn) Close() error {
 	if m.packetSize != nil {
 		m.closed.Do(m.tell)
 	}
-	tcp := tcpBelow(m.Conn)
-	if tcp == nil {
+	t := tlsBelow(m.Conn)
+	if t == nil {
 		return m.Conn.Close()
 	}
-	err := tcp.Close() // first: TLS with a proxy would wait for 5 s to send close_notify
+	err := t.NetConn().Close() // first: TLS with a proxy would wait for 5 s to send close_notify
 	_ = m.Conn.Close()
 	return err
+}
+
+// tlsBelow finds the innermost TLS connection that c is or wraps; nil if there is none.
+func tlsBelow(c net.Conn) (t *tls.Conn) {
+	for {
+		if x, ok := c.(*tls.Conn); ok {
+			t = x
+		}
+		wrapper, ok := c.(interface{ NetConn() net.Conn })
+		if !ok {
+			return t
+		}
+		c = wrapper.NetConn()
+	}
 }
 
 // tell tells packetSize that the connection ends. One that was cut early, while each end heard the

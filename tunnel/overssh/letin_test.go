@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -58,6 +59,58 @@ func TestNotLetIn(t *testing.T) {
 				})
 			}
 		})
+	}
+}
+
+// TestLoginRefused: the remedy is one for how sshd refuses the user.
+func TestLoginRefused(t *testing.T) {
+	l := openSSH(t)
+	plain, err := os.ReadFile(l.path("sshd_config"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const add = "authorized_keys"
+	for _, tc := range []struct{ name, config, want, not string }{
+		{"no public keys", "PubkeyAuthentication no\nKbdInteractiveAuthentication no\nGSSAPIAuthentication no", "offers user " + l.user + " no login by public key, only nothing; set PubkeyAuthentication yes", add},
+		{"another method first", "PasswordAuthentication yes\nAuthenticationMethods password,publickey", "no login by public key, only password; ", add},
+		{"another method too", "PasswordAuthentication yes\nAuthenticationMethods publickey,password", "accepts key " + l.path("id") + " of user " + l.user + " and then wants password; set AuthenticationMethods publickey", add},
+		{"user denied", "DenyUsers " + l.user, "check AllowUsers, DenyUsers", "no login by public key"},
+		{"key not there", "AuthorizedKeysFile none", add, "no login by public key"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			l.cancel()
+			if err := os.WriteFile(l.path("sshd_config"), append([]byte(tc.config+"\n"), plain...), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			l.start(t)
+			_, err := Dial(within(t), l.config(t).Config, "node-1", l.addr)
+			if !errors.Is(err, tunnel.Denied) || !strings.Contains(err.Error(), tc.want) || strings.Contains(err.Error(), tc.not) || strings.Contains(err.Error(), "\n") {
+				t.Errorf("%v, want a line with %q and without %q", err, tc.want, tc.not)
+			}
+		})
+	}
+}
+
+// TestSameText: what fails in the same way twice has the same text, which the log does not repeat:
+// the port of this end is not in it.
+func TestSameText(t *testing.T) {
+	l := newLab(t)
+	ln := listen(t)
+	l.addr = ln.Addr().String()
+	go func() {
+		for {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = c.Read(make([]byte, 1))
+			_ = tunnel.Abort(c) // a reset
+		}
+	}()
+	_, first := Dial(within(t), l.config(t).Config, "node-1", l.addr)
+	_, second := Dial(within(t), l.config(t).Config, "node-1", l.addr)
+	if !errors.Is(first, syscall.ECONNRESET) || first.Error() != second.Error() {
+		t.Errorf("%v, and then %v", first, second)
 	}
 }
 

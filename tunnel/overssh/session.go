@@ -62,26 +62,15 @@ func Dial(ctx context.Context, c Config, node, addr string) (*Session, error) {
 	}
 	w := newWire(raw)
 	stop := context.AfterFunc(ctx, func() { _ = w.Close() }) // the handshake fails then
-	unverified := errors.New("no host key was shown")
-	conn, channels, requests, err := ssh.NewClientConn(w, addr, &ssh.ClientConfig{
-		User:              c.User,
-		Auth:              []ssh.AuthMethod{ssh.PublicKeys(key)},
-		HostKeyAlgorithms: algorithms,
-		HostKeyCallback: func(_ string, _ net.Addr, shown ssh.PublicKey) error {
-			if unverified = c.HostKeys.Check(node, addr, shown); unverified != nil {
-				unverified = &HostKeyError{shown, unverified}
-			}
-			return unverified
-		},
-		ClientVersion: "SSH-2.0-hawser",
-	})
+	l := &login{config: c, node: node, addr: addr, unverified: errors.New("no host key was shown")}
+	conn, channels, requests, err := ssh.NewClientConn(w, addr, l.clientConfig(key, algorithms))
 	if !stop() && err == nil {
 		_ = conn.Close() // ctx was done before the login was used
 		err = context.Cause(ctx)
 	}
 	if err != nil {
 		_ = w.Close() // err is what is reported
-		return nil, c.loginFailed(ctx, node, w, unverified, err)
+		return nil, l.failed(ctx, w, err)
 	}
 	peer := tunnel.Peer{Addr: w.RemoteAddr(), Transport: "ssh"}
 	s := &Session{
@@ -100,23 +89,6 @@ func Dial(ctx context.Context, c Config, node, addr string) (*Session, error) {
 func rejectAll(channels <-chan ssh.NewChannel) {
 	for c := range channels {
 		_ = c.Reject(ssh.Prohibited, "this end opens all channels")
-	}
-}
-
-// loginFailed is why there is no session. unverified is why the host key was not accepted;
-// nil if it was.
-func (c Config) loginFailed(ctx context.Context, node string, w *wire, unverified, err error) error {
-	switch {
-	case errors.Is(unverified, tunnel.Denied):
-		return unverified // it names node, address and key
-	case ctx.Err() != nil:
-		return fmt.Errorf("log in to sshd of %s: %w", node, context.Cause(ctx))
-	case unverified == nil && w.failure() == nil:
-		// The connection works and the host key was accepted: the login has failed.
-		return fmt.Errorf("%w: sshd of %s refuses user %s with key %s; put its public half into that user's authorized_keys: %w",
-			tunnel.Denied, node, c.User, c.KeyFile, err)
-	default:
-		return fmt.Errorf("log in to sshd of %s: %w", node, err)
 	}
 }
 

@@ -3,6 +3,7 @@
 package overssh
 
 import (
+	"errors"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -50,6 +51,7 @@ func (w *wire) Read(p []byte) (int, error) {
 	if 0 < n && n < smallRead {
 		carrier.QuickAck(w.Conn)
 	}
+	err = sourceless(err)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.reading = false
@@ -57,6 +59,23 @@ func (w *wire) Read(p []byte) (int, error) {
 		w.endLocked(err)
 	}
 	return n, err
+}
+
+// Write is for the SSH library.
+func (w *wire) Write(p []byte) (int, error) {
+	n, err := w.Conn.Write(p)
+	return n, sourceless(err)
+}
+
+// sourceless is an error of the connection without the address of this end, whose port differs
+// each time: the log repeats no failure whose text is the same.
+func sourceless(err error) error {
+	if op, ok := errors.AsType[*net.OpError](err); ok {
+		remote := *op
+		remote.Source = nil
+		return &remote
+	}
+	return err
 }
 
 // Close closes the connection.

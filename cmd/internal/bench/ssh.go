@@ -29,7 +29,7 @@ func newSSHControl(ctx context.Context, o order) (*part, error) {
 	if err = os.WriteFile(file, append([]byte("* "), line...), 0o600); err != nil {
 		return nil, fmt.Errorf("write host keys: %w", err)
 	}
-	known, err := hostkeys.Open(file)
+	known, err := hostkeys.Open(file, nil)
 	if err != nil {
 		return nil, err
 	}

@@ -123,7 +123,7 @@ func known(t *testing.T, dir string) *hostkeys.File {
 	if err := os.WriteFile(file, append([]byte("node-1 "), line...), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	keys, err := hostkeys.Open(file)
+	keys, err := hostkeys.Open(file, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
