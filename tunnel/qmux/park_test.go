@@ -242,6 +242,28 @@ func TestParksAreLoggedOnceASecond(t *testing.T) {
 	})
 }
 
+// Why a parked session is not resumed is logged once for each park.
+func TestFirstFailureToResumeIsLogged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log tunneltest.Log
+		n := newNetwork(tunnel.Options{})
+		d, a := n.pair(t, tunnel.Options{Log: log.Logger()})
+		near, far := opened(t, d, a)
+		for park := range 3 {
+			n.set(func() { n.down = errNoWay })
+			n.cut()
+			time.Sleep(20 * time.Second) // the bubble's clock
+			if got := strings.Count(log.String(), `level=WARN msg="cannot resume the session yet`); got != park+1 || !strings.Contains(log.String(), errNoWay.Error()) {
+				t.Errorf("%d lines after %d parks:\n%s", got, park+1, log.String())
+			}
+			n.set(func() { n.down = nil })
+			says(t, near, "on")
+			hears(t, far, "on")
+		}
+		n.close(t, d, a)
+	})
+}
+
 // What lasts is logged, also if it begins within a second of another park.
 func TestLongParkIsLogged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
