@@ -71,7 +71,7 @@ func TestWhoSeesTheStatusPage(t *testing.T) {
 	close(started)
 	c.begin("status page", page.Run, started)
 
-	const fleet, file = apiserver.StatusPath + "fleet", apiserver.StatusPath + "page.js"
+	const fleet, file, bare = apiserver.StatusPath + "fleet", apiserver.StatusPath + "page.js", "/hawser/status"
 	node, viewer, other := c.join(c.token("aaaaaa", time.Hour), "node-1"), c.account("viewer"), c.account("other")
 	anonymous := c.client(&rest.Config{Host: c.host, TLSClientConfig: rest.TLSClientConfig{CAFile: c.ca}})
 	stranger := c.client(&rest.Config{Host: c.host, BearerToken: "aaaaaa.aaaaaaaaaaaaaaaa", TLSClientConfig: rest.TLSClientConfig{CAFile: c.ca}})
@@ -98,14 +98,18 @@ func TestWhoSeesTheStatusPage(t *testing.T) {
 	for who, want := range map[*kubernetes.Clientset]int{
 		stranger: http.StatusUnauthorized, anonymous: http.StatusForbidden, node.Clientset: http.StatusForbidden, other: http.StatusForbidden,
 	} {
-		for _, path := range []string{fleet, file, apiserver.StatusPath} {
+		for _, path := range []string{fleet, file, apiserver.StatusPath, bare} {
 			if code := asks(t, who, path); code != want {
 				t.Errorf("%s: %d, want %d", path, code, want)
 			}
 		}
 	}
-	if code := asks(t, c.admin, file); code != http.StatusOK {
-		t.Errorf("an administrator gets %d", code)
+	for who, client := range map[string]*kubernetes.Clientset{"an administrator": c.admin, "a viewer": viewer} {
+		for _, path := range []string{file, apiserver.StatusPath, bare} {
+			if code := asks(t, client, path); code != http.StatusOK {
+				t.Errorf("%s gets %d for %s", who, code, path)
+			}
+		}
 	}
 	stream, err := viewer.Discovery().RESTClient().Get().AbsPath(fleet).Stream(t.Context())
 	if err != nil {

@@ -35,7 +35,7 @@ func (s State) String() string {
 }
 
 // A Cause is the kind of reason for which a session lost its connection or ended. Closed
-// proves that the agent's host was running; Silent proves nothing about it.
+// proves that whoever closed it was running; Silent proves nothing about anybody.
 type Cause int
 
 const (

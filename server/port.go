@@ -3,6 +3,7 @@
 package server
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"crypto/tls"
@@ -38,6 +39,13 @@ const (
 
 // errHelloTooLong is the error for a ClientHello above maxHello.
 var errHelloTooLong = errors.New("TLS hello is too long")
+
+// errProxied is the error for a header of the PROXY protocol before the ClientHello.
+var errProxied = errors.New("a load balancer sends the PROXY protocol, which this server does not take: turn it off there")
+
+// proxyHeaders are how a header of the PROXY protocol begins, of version 1 and of version 2: as
+// many bytes as TLS reads before it knows that they are no record's.
+var proxyHeaders = [...]string{"PROXY", "\r\n\r\n\x00"}
 
 // PortConfig configures a Port. Listener is required; zero fields mean a good
 // default.
@@ -180,6 +188,8 @@ func closedFor(err error) string {
 	switch {
 	case errors.Is(err, errHelloTooLong):
 		return "long"
+	case errors.Is(err, errProxied):
+		return "proxied"
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return "slow"
 	case errors.Is(err, net.ErrClosed):
@@ -189,7 +199,8 @@ func closedFor(err error) string {
 	}
 }
 
-// peek reads the ClientHello and returns all bytes read. Other data is no error.
+// peek reads the ClientHello and returns all bytes read. Other data is no error, but for a header of
+// the PROXY protocol.
 func (p *Port) peek(ctx context.Context, c net.Conn) (read []byte, alpn []string, err error) {
 	if err = c.SetReadDeadline(time.Now().Add(p.config.HelloTimeout)); err != nil {
 		return nil, nil, err
@@ -214,6 +225,11 @@ func peekHello(ctx context.Context, r io.Reader) (read []byte, alpn []string, er
 	}).HandshakeContext(context.WithoutCancel(ctx)) // always fails; e has the error of r
 	if !got && e.err != nil {
 		return nil, nil, e.err
+	}
+	for _, head := range proxyHeaders {
+		if bytes.HasPrefix(e.read, []byte(head)) {
+			return nil, nil, errProxied
+		}
 	}
 	return e.read, alpn, nil
 }

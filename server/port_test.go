@@ -76,6 +76,9 @@ func TestPeekHello(t *testing.T) {
 		{"with more behind", append(hello(t, "h2"), "early data"...), "h2", false},
 		{"plain HTTP", []byte("GET / HTTP/1.1\r\nHost: x\r\n\r\n"), "", false},
 		{"SSH", []byte("SSH-2.0-OpenSSH_9.9\r\n"), "", false},
+		{"PROXY protocol, version 1", append([]byte("PROXY TCP4 192.0.2.1 192.0.2.2 40000 6443\r\n"), hello(t, protocol)...), "", true},
+		{"PROXY protocol, version 2", append([]byte("\r\n\r\n\x00\r\nQUIT\n\x20\x00\x00\x00"), hello(t, protocol)...), "", true},
+		{"empty lines", []byte("\r\n\r\n\r\n"), "", false},
 		{"zeros", make([]byte, 1000), "", false},
 		{"a record of another type", []byte{23, 3, 3, 0, 1, 0}, "", false},
 		{"nothing", nil, "", true},
@@ -197,6 +200,21 @@ func TestPortSorts(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A load balancer that sends the PROXY protocol is closed, and the log says what to do, once.
+func TestPortNamesProxyProtocol(t *testing.T) {
+	var log tunneltest.Log
+	_, n := runPort(t, PortConfig{Log: log.Logger()})
+	for range 3 {
+		c := dial(t, n, []byte("PROXY TCP4 192.0.2.1 192.0.2.2 40000 6443\r\n"))
+		if _, err := c.Read(make([]byte, 1)); err == nil {
+			t.Error("there is an answer")
+		}
+	}
+	if text := log.String(); strings.Count(text, "sends the PROXY protocol, which this server does not take: turn it off there") != 1 {
+		t.Errorf("log: %s", text)
+	}
 }
 
 // Injected connections are accepted by the API's listener unchanged.

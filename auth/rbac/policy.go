@@ -138,7 +138,7 @@ func forPeople() []rbacv1.ClusterRole {
 			on(extensions, read, append(formerly, "daemonsets/status", workloads+"/status", "ingresses/status", "replicasets/status")...),
 			on(devices, read, "resourceclaims", "resourceclaims/status", "resourceclaimtemplates"),
 		),
-		role("system:status-viewer", at(can("get"), "/hawser/status/*")), // no user has it until an administrator binds it
+		role("system:status-viewer", at(can("get"), "/hawser/status", "/hawser/status/*")), // no user has it until an administrator binds it
 	}
 }
 

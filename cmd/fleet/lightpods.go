@@ -36,8 +36,8 @@ const (
 
 // lightPods starts the containers of the pods bound to a node, says how they are
 // and stops them. A container that has ended is not started again, whatever the
-// restart policy; init containers are taken for done. It is what the kubelet API
-// asks.
+// restart policy: under Always its pod stays, not ready. Init containers are taken for
+// done. It is what the kubelet API asks.
 type lightPods struct {
 	m    *member
 	api  *apiclient.API

@@ -17,7 +17,7 @@ import (
 func lightStatus(pod *corev1.Pod, have []runtime.ContainerStatus, host string, at time.Time) *corev1.PodStatus {
 	now := metav1.NewTime(at).Rfc3339Copy()
 	st := &corev1.PodStatus{
-		Phase: phaseOf(have), StartTime: pod.Status.StartTime, ObservedGeneration: pod.Generation,
+		Phase: phaseOf(pod, have), StartTime: pod.Status.StartTime, ObservedGeneration: pod.Generation,
 		HostIP: host, HostIPs: []corev1.HostIP{{IP: host}}, PodIP: host, PodIPs: []corev1.PodIP{{IP: host}},
 	}
 	if st.StartTime == nil {
@@ -62,9 +62,11 @@ func lightStatus(pod *corev1.Pod, have []runtime.ContainerStatus, host string, a
 	return st
 }
 
-// phaseOf sums containers up.
-func phaseOf(have []runtime.ContainerStatus) corev1.PodPhase {
-	running, failed := len(have) == 0, false
+// phaseOf sums containers up. A pod whose restart policy is Always is not over before it is deleted,
+// though its containers are not started again: a controller would replace it as fast as it ends.
+func phaseOf(pod *corev1.Pod, have []runtime.ContainerStatus) corev1.PodPhase {
+	always := pod.Spec.RestartPolicy == corev1.RestartPolicyAlways && pod.DeletionTimestamp == nil
+	running, failed := len(have) == 0 || always, false
 	for i := range have {
 		running = running || have[i].State != runtime.Exited
 		failed = failed || have[i].State == runtime.Exited && have[i].ExitCode != 0

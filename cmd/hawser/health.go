@@ -169,7 +169,7 @@ func (b *hubBeside) pages() http.Handler {
 	m.Handle("/metrics", legacyregistry.Handler())
 	configz.InstallHandler(m) // what the program has registered
 	routes.Profiling{}.Install(m)
-	m.HandlePrefix(apiserver.StatusPath, apiserver.NotForNodes(b.tunnels.page.Handler(apiserver.StatusPath)))
+	apiserver.ServeStatus(m, b.tunnels.page.Handler(apiserver.StatusPath))
 	return m
 }
 

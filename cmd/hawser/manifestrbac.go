@@ -110,7 +110,7 @@ func rbacObjects(namespace string, all []permit) []runtime.Object {
 			&rbacv1.Role{ObjectMeta: meta(ns, hubAccount), Rules: rules[ns]},
 			&rbacv1.RoleBinding{ObjectMeta: meta(ns, hubAccount), Subjects: account, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: hubAccount}})
 	}
-	objects = append(objects, &rbacv1.ClusterRole{ObjectMeta: meta("", statusViewer), Rules: []rbacv1.PolicyRule{{NonResourceURLs: []string{apiserver.StatusPath + "*"}, Verbs: []string{"get"}}}})
+	objects = append(objects, &rbacv1.ClusterRole{ObjectMeta: meta("", statusViewer), Rules: []rbacv1.PolicyRule{{NonResourceURLs: apiserver.StatusPaths(), Verbs: []string{"get"}}}})
 	for _, read := range []struct {
 		namespace string
 		names     []string

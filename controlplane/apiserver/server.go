@@ -192,7 +192,9 @@ func (s *Server) serve(ctx context.Context, client *clientv3.Client) error {
 		return fmt.Errorf("apiserver: %w", err)
 	}
 	configz.InstallHandler(first.Handler.NonGoRestfulMux) // what the program has registered
-	s.serveStatus(first.Handler.NonGoRestfulMux)
+	if s.cfg.Status != nil {
+		ServeStatus(first.Handler.NonGoRestfulMux, s.cfg.Status)
+	}
 	s.files.serve(s.serving)
 	return s.run(ctx, watching, prepared.RunWithContext, loopback, shared)
 }

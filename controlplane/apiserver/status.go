@@ -17,16 +17,22 @@ import (
 // StatusPath is what the paths of Config.Status begin with.
 const StatusPath = "/hawser/status/"
 
-// serveStatus serves Config.Status, if there is one.
-func (s *Server) serveStatus(to *mux.PathRecorderMux) {
-	if s.cfg.Status != nil {
-		to.HandlePrefix(StatusPath, NotForNodes(s.cfg.Status))
-	}
+// statusRoot is StatusPath without its last slash.
+var statusRoot = strings.TrimSuffix(StatusPath, "/")
+
+// StatusPaths are the NonResourceURLs of a role that may see the status page.
+func StatusPaths() []string { return []string{statusRoot, StatusPath + "*"} }
+
+// ServeStatus registers page below StatusPath, for whoever is no node. The path without its last
+// slash is redirected there.
+func ServeStatus(to *mux.PathRecorderMux, page http.Handler) {
+	to.HandlePrefix(StatusPath, notForNodes(page))
+	to.Handle(statusRoot, http.RedirectHandler(StatusPath, http.StatusMovedPermanently))
 }
 
-// NotForNodes refuses nodes, also if a role that is meant for people reaches them, such as
+// notForNodes refuses nodes, also if a role that is meant for people reaches them, such as
 // one that all are bound to who are known: a node sees nothing of the others.
-func NotForNodes(next http.Handler) http.Handler {
+func notForNodes(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if u, ok := apirequest.UserFrom(r.Context()); ok && slices.Contains(u.GetGroups(), user.NodesGroup) {
 			http.Error(w, "nodes may not see the fleet", http.StatusForbidden)

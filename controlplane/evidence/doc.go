@@ -2,8 +2,8 @@
 //
 // A node whose heartbeats stop may be dead, or it may be fine and out of reach.
 // Silence alone does not tell, but the tunnel knows more: whose connection was
-// closed by its own host, who said goodbye, who fell silent, and who else did at
-// the same moment. A Judge makes an excuse of that where there is one:
+// closed, who said goodbye, who fell silent, and who else did at the same moment. A
+// Judge makes an excuse of that where there is one:
 //
 //	ServerJustStarted  the server was started, or was stopped for a while, and
 //	                   agents have not had time to come back
@@ -24,8 +24,8 @@
 // time to another; of a span that ended by silence the end is a last word. Sessions
 // whose last words are close to each other were cut by one cause. If somebody of
 // the group was heard all through that moment, or has been back for long enough
-// for the others to have come back too, the cause was not the group's network. So
-// whoever is silent alone, and whoever was closed by its own host or said goodbye,
+// for the others to have come back too, the cause was not the group's network. So a
+// node that is silent alone, whose connection was closed or whose agent said goodbye
 // is not excused. The judge looks at sessions itself, all the time: one whose silence
 // was over before it noticed has nothing to say of it afterwards.
 //

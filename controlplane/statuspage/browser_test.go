@@ -351,6 +351,11 @@ func TestBrowserWidths(t *testing.T) {
 				t.Errorf("%d px, column %s: %s", width, column, got)
 			}
 		}
+		name := run[float64](b, `document.querySelector("#nodes .node").getBoundingClientRect().width`)
+		what := run[float64](b, `document.querySelector("#lines td:nth-child(4)").getBoundingClientRect().width`)
+		if name < min(320, float64(width)/4) || what < 320 {
+			t.Errorf("%d px: a node's name has %.0f px, what was audited has %.0f px", width, name, what)
+		}
 		b.picture(fmt.Sprintf("width-%d", width))
 	}
 }

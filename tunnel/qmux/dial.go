@@ -62,6 +62,7 @@ type rejoin struct {
 	unconfirmed   bool
 
 	redialing   bool // redial runs
+	told        bool // the log has an attempt of this park at level warn
 	shortLived  int  // connections in a row that broke within minUsefulLife and moved nothing
 	movedAtLoss uint64
 	retryAt     time.Time // no connection is replaced because of a doubt before that
@@ -192,7 +193,6 @@ func (s *Session) redial(doubted *conn, insteadOf uint64, useless int) {
 		case s.elsewhere(err):
 			bound = max(bound, elsewhereBackoff)
 		}
-		s.log.Debug("cannot go on yet", "session", s.id.String(), "err", err)
 		doubted, insteadOf = nil, insteadOfAll
 	}
 }
@@ -237,7 +237,9 @@ func (s *Session) redialed(doubted *conn, began time.Time, err error) bool {
 		}
 		s.stats.Elsewhere = len(s.conns) == 0 && (s.stats.Elsewhere || s.elsewhere(err))
 	}
-	r.redialing = len(s.conns) == 0 && s.err == nil
+	if r.redialing = len(s.conns) == 0 && s.err == nil; r.redialing && err != nil {
+		s.logRedialLocked(err)
+	}
 	return !r.redialing
 }
 

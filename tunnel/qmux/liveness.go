@@ -81,7 +81,10 @@ func (s *Session) tick() {
 		return
 	}
 	now := time.Now()
-	late := !s.timerAt.IsZero() && now.Sub(s.timerAt) > lateTick
+	late := s.overdueLocked(now)
+	if late {
+		s.lateAt = now
+	}
 	s.timerAt = time.Time{}
 	if s.dueLocked(&s.ackAt, now) {
 		for _, c := range slices.Clone(s.conns) {
@@ -118,6 +121,11 @@ func (s *Session) tick() {
 			s.keepaliveLocked(c, now, late)
 		}
 	}
+}
+
+// overdueLocked says whether the timer should have fired more than lateTick ago.
+func (s *Session) overdueLocked(now time.Time) bool {
+	return !s.timerAt.IsZero() && now.Sub(s.timerAt) > lateTick
 }
 
 // expireLocked ends the session once it has been parked for the detach window.
@@ -185,9 +193,13 @@ func (c *conn) pingLocked() {
 
 // endedLocked is why c was lost, after its read failed with err. A peer that hears nothing ends the
 // connection itself, and what was sent to it has not arrived for longer than that takes: the path
-// to it is broken. A peer that is stopped or killed has a system that acknowledges, if slowly.
+// to it is broken. A peer that is stopped or killed has a system that acknowledges, if slowly. While
+// this process was stopped the peer has heard nothing either.
 func (c *conn) endedLocked(err error) error {
 	now, late := time.Now(), max(delayedAck, 2*c.s.keepalive.usualRTT)
+	if c.s.overdueLocked(now) || now.Sub(c.s.lateAt) < lateTick {
+		return fmt.Errorf("%w: the connection ended while this process was stopped: %w", tunnel.Dead, err)
+	}
 	quiet := now.Sub(c.lastSent)
 	if !c.owedSince.IsZero() {
 		quiet = max(quiet, now.Sub(c.owedSince))

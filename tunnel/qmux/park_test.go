@@ -155,6 +155,42 @@ func TestWindowIsOverWhileStopped(t *testing.T) {
 	})
 }
 
+// A connection that ended while this process was stopped does not prove that the peer is alive: the
+// peer has heard nothing, and may have ended it for that. One that ends later does.
+func TestEndWhileStopped(t *testing.T) {
+	for name, tc := range map[string]struct {
+		ticks bool          // the timer fires before the end is read
+		later time.Duration // from then to the end
+		want  tunnel.Code
+	}{
+		"read before the timer fires": {false, 0, tunnel.Dead},
+		"read after it":               {true, 0, tunnel.Dead},
+		"much later":                  {true, 2 * lateTick, tunnel.Lost},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newNetwork(tunnel.Options{})
+				d, a := n.pair(t, tunnel.Options{})
+				synctest.Wait()
+				n.set(func() { n.down = errNoWay })
+				a.mu.Lock()
+				a.timerAt = time.Now().Add(-time.Minute) // as if it had slept
+				a.mu.Unlock()
+				if tc.ticks {
+					a.tick()
+				}
+				time.Sleep(tc.later) // the bubble's clock
+				n.cut()
+				synctest.Wait()
+				if cause := a.Link().Cause; !errors.Is(cause, tc.want) {
+					t.Errorf("cause: %v, want %v", cause, tc.want)
+				}
+				n.close(t, d, a)
+			})
+		})
+	}
+}
+
 // Connections that come about and break at once are not made as fast as can be.
 func TestUselessConnections(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -202,6 +238,28 @@ func TestParksAreLoggedOnceASecond(t *testing.T) {
 		says(t, near, "on")
 		hears(t, far, "on")
 		loggedTwice(t, &log)
+		n.close(t, d, a)
+	})
+}
+
+// Why a parked session is not resumed is logged once for each park.
+func TestFirstFailureToResumeIsLogged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log tunneltest.Log
+		n := newNetwork(tunnel.Options{})
+		d, a := n.pair(t, tunnel.Options{Log: log.Logger()})
+		near, far := opened(t, d, a)
+		for park := range 3 {
+			n.set(func() { n.down = errNoWay })
+			n.cut()
+			time.Sleep(20 * time.Second) // the bubble's clock
+			if got := strings.Count(log.String(), `level=WARN msg="cannot resume the session yet`); got != park+1 || !strings.Contains(log.String(), errNoWay.Error()) {
+				t.Errorf("%d lines after %d parks:\n%s", got, park+1, log.String())
+			}
+			n.set(func() { n.down = nil })
+			says(t, near, "on")
+			hears(t, far, "on")
+		}
 		n.close(t, d, a)
 	})
 }

@@ -461,12 +461,23 @@ func (s *Session) logParkLocked(now time.Time) {
 	s.log.Log(s.alive, p.parkLevel, "session parked", "session", s.id.String(), "err", s.stats.Cause)
 }
 
+// logRedialLocked logs why an attempt to resume has failed, at level warn the first one after the
+// park was logged at level info.
+func (s *Session) logRedialLocked(err error) {
+	p, level := &s.paths, slog.LevelDebug
+	if p.parkLevel == slog.LevelInfo && !p.rejoin.told {
+		level, p.rejoin.told = slog.LevelWarn, true
+	}
+	s.log.Log(s.alive, level, "cannot resume the session yet, trying again", "session", s.id.String(), "err", err)
+}
+
 // parkLocked starts the detach window, and at the dialing end the attempts to resume.
 func (s *Session) parkLocked(c *conn, cause error) {
 	now := time.Now()
 	s.parked.Store(&now)
 	s.stats.Parked, s.stats.Cause = now, cause
 	s.stats.Parks++
+	s.paths.rejoin.told = false
 	s.logParkLocked(now)
 	s.onChange(s.linkLocked())
 	s.scheduleLocked(now.Add(s.conf.terms.window))

@@ -83,6 +83,7 @@ type Session struct {
 	paths          paths
 	timer          *time.Timer // runs tick
 	timerAt        time.Time   // zero: not set
+	lateAt         time.Time   // when tick last ran more than lateTick late
 	ackAt          time.Time   // when acknowledgements are due; zero: none
 	onChange       func(tunnel.LinkState)
 	identity       string         // of the peer; the accepting end only

@@ -158,7 +158,7 @@ func TestFaults(t *testing.T) {
 			s.o.Lease, s.o.Node.Status.Conditions = nil, nil
 			s.ready("Unknown", "NodeStatusNeverUpdated", "Kubelet never posted node status.", time.Minute)
 		}, NeverReported, []string{"gets the taint node.kubernetes.io/unreachable:NoExecute"}},
-		{"agent killed", func(s *scene) { s.lost(); s.noTunnel("ConnectionClosed") }, AgentGone, []string{"agent process gone", "Last error", "ConnectionClosed: peer is silent; since", "stale: lease renewed 4m0s ago"}},
+		{"agent killed", func(s *scene) { s.lost(); s.noTunnel("ConnectionClosed") }, AgentGone, []string{"connection closed: by the agent's host, or by a proxy or load balancer on the way; nothing", "Last error", "ConnectionClosed: peer is silent; since", "stale: lease renewed 4m0s ago"}},
 		{"agent killed, session parked, heartbeats still fresh", func(s *scene) { s.noTunnel("ParkedConnectionClosed") }, AgentGone, []string{"waits for another connection", "heartbeats are fresh all the same"}},
 		{"agent stopped", func(s *scene) { s.lost(); s.noTunnel("AgentStopped") }, AgentStopped, []string{"said goodbye"}},
 		{"agent revoked", func(s *scene) { s.lost(); s.noTunnel("AgentRefused") }, AgentRefused, []string{"turned it away"}},

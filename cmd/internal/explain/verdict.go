@@ -24,7 +24,7 @@ const (
 	ServerRestart  Layer = "server-restart"  // agents have had no time to come back
 	SiteNetwork    Layer = "site-network"    // nobody of the site can be reached
 	AgentStopped   Layer = "agent-stopped"   // it said goodbye
-	AgentGone      Layer = "agent-gone"      // its host closed the connection
+	AgentGone      Layer = "agent-gone"      // its connection was closed from there, or on the way
 	AgentRefused   Layer = "agent-refused"   // it was turned away
 	Revoked        Layer = "revoked"         // an administrator has revoked it
 	Link           Layer = "link"            // nothing comes from there
@@ -206,7 +206,7 @@ func tunnelGone(o *Objects, r *Report) Verdict {
 	case "AgentStopped":
 		return verdict(AgentStopped, "agent stopped: it said goodbye%s", note)
 	case "ConnectionClosed":
-		return verdict(AgentGone, "agent process gone: its host closed the connection, and nothing has come back%s", note)
+		return verdict(AgentGone, "connection closed: by the agent's host, or by a proxy or load balancer on the way; nothing has come back%s", note)
 	case "AgentRefused":
 		return verdict(AgentRefused, "agent refused: the server turned it away: %s%s", cause(r.Tunnel.Message), note)
 	case "LinkSilent":

@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"log/slog"
 	"net"
@@ -84,15 +85,27 @@ func CheckLogFormat(format string) error {
 
 // NewLogger returns a log on standard error.
 func NewLogger(format string, verbosity int) *slog.Logger {
+	return slog.New(newHandler(os.Stderr, format, verbosity))
+}
+
+func newHandler(to io.Writer, format string, verbosity int) slog.Handler {
 	level := slog.LevelInfo
 	if verbosity >= debugVerbosity {
 		level = slog.LevelDebug
 	}
-	ho := &slog.HandlerOptions{Level: level}
+	ho := &slog.HandlerOptions{Level: level, ReplaceAttr: durationText}
 	if format == "json" {
-		return slog.New(slog.NewJSONHandler(os.Stderr, ho))
+		return slog.NewJSONHandler(to, ho)
 	}
-	return slog.New(slog.NewTextHandler(os.Stderr, ho))
+	return slog.NewTextHandler(to, ho)
+}
+
+// durationText writes durations as in the text format: slog writes nanoseconds in JSON.
+func durationText(_ []string, a slog.Attr) slog.Attr {
+	if a.Value.Kind() == slog.KindDuration {
+		a.Value = slog.StringValue(a.Value.Duration().String())
+	}
+	return a
 }
 
 // locks are the names by which programs lock their data directories. A directory

@@ -1,6 +1,7 @@
 package setup
 
 import (
+	"log/slog"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -10,6 +11,20 @@ import (
 	"testing"
 	"time"
 )
+
+// Durations are for people, in both formats.
+func TestLogShowsDurations(t *testing.T) {
+	for format, want := range map[string]string{"json": `"parked":"1m0.5s","link":{"rtt":"20ms"}`, "text": "parked=1m0.5s link.rtt=20ms"} {
+		t.Run(format, func(t *testing.T) {
+			var out strings.Builder
+			log := slog.New(newHandler(&out, format, 0))
+			log.Info("session resumed", "parked", 60500*time.Millisecond, slog.Group("link", "rtt", 20*time.Millisecond))
+			if !strings.Contains(out.String(), want) {
+				t.Errorf("%s, want %s", out.String(), want)
+			}
+		})
+	}
+}
 
 func TestDataDir(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "a", "b")
