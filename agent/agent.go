@@ -182,7 +182,8 @@ type Agent struct {
 	shared  *shared
 	first   int // index of the server to begin with
 	running atomic.Bool
-	ask     atomic.Bool // whether to ask the server about the node's certificate
+	ask     atomic.Bool   // whether to ask the server about the node's certificate
+	renewed chan struct{} // holds one if the node has another certificate
 
 	mu      sync.Mutex // guards the following
 	current *link      // nil while not connected
@@ -217,6 +218,7 @@ func New(c Config) (*Agent, error) {
 		routing: systemRouting(),
 		log:     cmp.Or(c.Log, slog.New(slog.DiscardHandler)),
 		shared:  newShared(),
+		renewed: make(chan struct{}, 1),
 	}
 	if a.target == nil {
 		a.target = a.policy.dial

@@ -199,7 +199,8 @@ func (r *Refusal) remedyOfToken() string {
 			"or put that into its --token-file, and keep the agent's data directory, which has the key that holds the node's name; " +
 			"a server with --agent-ca takes no token: give --client-certificate, --client-key and --certificate-authority"
 	case errors.Is(r.Reason, ErrServerUntrusted):
-		return untrusted + "if the cluster was made anew, remove the agent's data directory and join with a new token"
+		return untrusted + "if the cluster's authority was replaced, remove pki/ca.crt alone from the agent's data directory and start it with a new join command (\"hawser token create --print-join-command\" on the server); " +
+			"if the cluster was made anew, remove that directory before"
 	case errors.Is(r.Reason, ErrRevoked):
 		return "its pods are stopped and it keeps asking; to have the node back, restart it with a valid join token (--token-file, HAWSER_TOKEN or --token); unless its Node was deleted, that takes \"hawser node allow\" on the server first"
 	case errors.Is(r.Reason, ErrReplaced):

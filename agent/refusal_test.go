@@ -85,7 +85,7 @@ func TestRefusals(t *testing.T) {
 		{name: "certificate of another authority", agent: side{ours, theirs.leaf(t, later)}, hub: server, want: ErrCertificateRejected, says: "the key that holds the node's name; a server with --agent-ca takes no token: give --client-certificate"},
 		{name: "certificate that has expired", agent: side{ours, ours.leaf(t, past)}, hub: server, want: ErrCertificateRejected, says: "hawser token create --print-join-command"},
 		{name: "no certificate", agent: side{ours, new(tls.Certificate)}, hub: server, want: ErrCertificateRejected, says: "new token"},
-		{name: "server of another authority", agent: good, hub: side{ours, theirs.serving(t, later)}, want: ErrServerUntrusted, says: "intercepts TLS; if the cluster was made anew, remove the agent's data directory"},
+		{name: "server of another authority", agent: good, hub: side{ours, theirs.serving(t, later)}, want: ErrServerUntrusted, says: "intercepts TLS; if the cluster's authority was replaced, remove pki/ca.crt alone from the agent's data directory"},
 		{name: "server's certificate has expired", agent: good, hub: side{ours, ours.serving(t, past)}, want: ErrServerUntrusted, says: "clock"},
 		{name: "server that is a node", agent: good, hub: side{ours, ours.issued(t, later, x509.ExtKeyUsageServerAuth, nodeSubject, "hub")}, want: ErrServerUntrusted, says: "system:node:node-1"},
 		{name: "server of another name", agent: good, hub: server, host: "bub", want: ErrServerUntrusted, says: "--tls-san"},

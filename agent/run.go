@@ -153,7 +153,7 @@ func (k *keeper) forget() {
 }
 
 // waitRetry waits before the next attempt, at least as long as the server requested. A change of
-// the route ends the wait.
+// the route, or of the node's certificate, ends the wait.
 func (k *keeper) waitRetry(ctx context.Context, server string, wait time.Duration) {
 	if d := time.Until(k.retryAfter[server]); d > wait {
 		k.pauseBeside(ctx, server, d)
@@ -177,6 +177,8 @@ func (k *keeper) waitRetry(ctx context.Context, server string, wait time.Duratio
 		case <-ctx.Done():
 			return
 		case <-k.pathChanges:
+			t.Reset(min(time.Until(until), k.agent.cfg.MinBackoff))
+		case <-k.agent.renewed:
 			t.Reset(min(time.Until(until), k.agent.cfg.MinBackoff))
 		}
 	}

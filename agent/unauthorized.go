@@ -42,7 +42,9 @@ type unauthorized struct {
 	mu    sync.Mutex // guards the following
 	since time.Time  // zero if it has answered one since
 	told  time.Time
-	next  time.Time // when to ask a server, if it still refuses them
+	// distrusted is when it was last logged that the API server's certificate is not believed.
+	distrusted time.Time
+	next       time.Time // when to ask a server, if it still refuses them
 	// accepted is whether the API ever accepted a certificate of the node, and noted whether it was
 	// logged that it does not.
 	accepted, noted bool
@@ -124,9 +126,39 @@ func (a *Agent) tellUnauthorized(u *unauthorized) {
 	}
 }
 
+// Failed records why a request of the node has no answer of the API. That the API server's
+// certificate is not believed is logged once a minute, with the remedy: the session may go on, though
+// an authority was replaced. It does not block.
+func (g *Group) Failed(err error) {
+	if !errors.Is(reasonOf(err), ErrServerUntrusted) || !g.shared.unauthorized.distrusts(time.Now()) {
+		return
+	}
+	a := g.use(nil)
+	server := a.State().Server
+	a.log.Error("no request reaches the API", slog.String("server", server), slog.Any("err", a.diagnose(server, err)))
+}
+
+// distrusts reports whether to log that the API server is not believed.
+func (u *unauthorized) distrusts(now time.Time) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	tell := u.distrusted.IsZero() || now.Sub(u.distrusted) >= repeatEvery
+	if tell {
+		u.distrusted = now
+	}
+	return tell
+}
+
 // Renewed records that the node has another certificate. If the API refuses that too, a server is
-// asked as soon as about the first one. It does not block.
+// asked as soon as about the first one. An agent that waits before its next attempt waits no longer.
+// It does not block.
 func (g *Group) Renewed() {
+	for _, a := range g.agents {
+		select {
+		case a.renewed <- struct{}{}:
+		default:
+		}
+	}
 	u := &g.shared.unauthorized
 	u.mu.Lock()
 	defer u.mu.Unlock()

@@ -5,6 +5,7 @@ package agent
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"net"
 	"net/http"
 	"strings"
@@ -243,6 +244,23 @@ func TestAPIRefusesCertificate(t *testing.T) {
 	}
 }
 
+// TestAPIIsNotBelieved: that the API server's certificate is not believed is logged once a minute, with
+// the remedy, while the session goes on.
+func TestAPIIsNotBelieved(t *testing.T) {
+	bubble(t, func(t *testing.T, h *servers) {
+		g, stream := new(gate).stream(t, h)
+		for end := time.Now().Add(150 * time.Second); time.Now().Before(end); pass(time.Second) {
+			g.Failed(&tls.CertificateVerificationError{Err: x509.UnknownAuthorityError{}})
+			g.Failed(context.DeadlineExceeded)
+		}
+		lines := g.log.lines("no request reaches the API")
+		if n := len(lines); n != 3 || !strings.Contains(lines[0], "level=ERROR") || !strings.Contains(lines[0], "remove pki/ca.crt alone") {
+			t.Errorf("%d lines in two and a half minutes: %s", n, lines)
+		}
+		exchangeText(t, stream)
+	})
+}
+
 // TestGivenCertificateIsNotTheAPIs: an API that never accepted a given certificate takes those of
 // another authority, as beside a server with --agent-ca. That is told once, and so is the server's
 // answer.
@@ -318,6 +336,25 @@ func TestAskedUntilAnswered(t *testing.T) {
 			t.Errorf("that it could not be asked was logged %d times, want once", n)
 		}
 	})
+}
+
+// TestRenewedCertificateIsTriedAtOnce: an agent does not wait for the end of its back-off.
+func TestRenewedCertificateIsTriedAtOnce(t *testing.T) {
+	for range 5 { // the back-off is random
+		bubble(t, func(t *testing.T, h *servers) {
+			h.open("a:1")
+			var gate gate
+			gate.refuse(45, "a:1")
+			g := h.startGroup(gate.config(h, "a:1"), 1)
+			pass(time.Hour)
+			gate.refuse(45)
+			g.Renewed()
+			pass(2 * DefaultMinBackoff)
+			if !g.State().Connected {
+				t.Error("a new certificate waits for the back-off")
+			}
+		})
+	}
 }
 
 // TestNextCertificateIsRefused: a certificate that has replaced a refused one is asked about as soon as

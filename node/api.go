@@ -31,6 +31,8 @@ type APIConfig struct {
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 	// Answered, if not nil, is called with the HTTP status of each answer. It must not block.
 	Answered func(status int)
+	// Failed, if not nil, is called with why a request has no answer. It must not block.
+	Failed func(err error)
 	// UserAgent is what the server logs.
 	UserAgent string
 	// QPS and Burst bound requests: 50 a second, 100 at once.
@@ -70,7 +72,7 @@ func NewAPI(c APIConfig) (*apiclient.API, *Connections, error) {
 	}
 	// The client is made with a transport, so that client-go adds no dialer or certificate
 	// watcher, whose goroutines cannot be stopped.
-	api, err := apiclient.New(cfg, &http.Client{Transport: observed{conns, cfg.UserAgent, c.Answered}})
+	api, err := apiclient.New(cfg, &http.Client{Transport: observed{conns, cfg.UserAgent, c.Answered, c.Failed}})
 	if err != nil {
 		return nil, nil, fmt.Errorf("make API client: %w", err)
 	}
@@ -127,6 +129,7 @@ type observed struct {
 	http.RoundTripper
 	userAgent string
 	answered  func(status int) // may be nil
+	failed    func(err error)  // likewise
 }
 
 // RoundTrip implements http.RoundTripper.
@@ -134,8 +137,11 @@ func (o observed) RoundTrip(r *http.Request) (*http.Response, error) {
 	r = r.Clone(r.Context())
 	r.Header.Set("User-Agent", o.userAgent)
 	resp, err := o.RoundTripper.RoundTrip(r)
-	if err == nil && o.answered != nil {
+	switch {
+	case err == nil && o.answered != nil:
 		o.answered(resp.StatusCode)
+	case err != nil && o.failed != nil:
+		o.failed(err)
 	}
 	return resp, err
 }

@@ -6,12 +6,15 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"sync/atomic"
 	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // TestConnections: after Renew new requests use a new connection and those under
@@ -91,4 +94,28 @@ func TestConnections(t *testing.T) {
 	// While its pool has yet to hear of the end of the old connection, net/http may
 	// give the request to that, and dial for each time it has to try again.
 	finish("/", 3, 5)
+}
+
+// TestFailedRequestsAreTold: why a request has no answer is told as it is, such as that the server's
+// certificate is not believed.
+func TestFailedRequestsAreTold(t *testing.T) {
+	srv := httptest.NewTLSServer(http.NotFoundHandler())
+	defer srv.Close()
+	var failed []error
+	api, conns, err := NewAPI(APIConfig{
+		Host:   srv.Listener.Addr().String(),
+		TLS:    func() *tls.Config { return &tls.Config{RootCAs: x509.NewCertPool(), MinVersion: tls.VersionTLS12} },
+		Dial:   new(net.Dialer).DialContext,
+		Failed: func(err error) { failed = append(failed, err) },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conns.Close()
+	if _, err := api.Nodes.Get(t.Context(), "n", metav1.GetOptions{}); err == nil {
+		t.Error("a server is believed that nobody vouches for")
+	}
+	if len(failed) == 0 || !errors.As(failed[0], new(x509.UnknownAuthorityError)) {
+		t.Errorf("told of %v", failed)
+	}
 }

@@ -446,7 +446,8 @@ func load(c *Config) (*Identity, error) {
 		return nil, fmt.Errorf("data directory %s belongs to node %q, not %q: use another directory, or remove %s to join anew", c.Dir, name, c.NodeName, c.pki())
 	}
 	if len(c.Pins) > 0 && !stored.known(c.Pins) {
-		return nil, fmt.Errorf("data directory %s belongs to another cluster (CA %s): use another directory, or remove %s to join anew", c.Dir, PinOf(stored.roots[0]), c.pki())
+		return nil, fmt.Errorf("data directory %s belongs to another cluster (CA %s): use another directory, or remove %s to join anew; if this cluster's authority was replaced, remove %s alone, which keeps the node's key",
+			c.Dir, PinOf(stored.roots[0]), c.pki(), c.path(caFile))
 	}
 	if now := time.Now(); now.Before(pair.Leaf.NotBefore) || now.After(pair.Leaf.NotAfter) {
 		c.Log.Warn("the node's certificate is of no use now, going on with what this machine has", "node", c.NodeName,

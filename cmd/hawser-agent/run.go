@@ -167,7 +167,7 @@ func assemble(ctx context.Context, o *options, id *bootstrap.Identity, log *slog
 	}
 	api := o.apiConfig(func() *tls.Config { return id.ClientTLS(id.APIServerName()) }, dial)
 	if p.link != nil {
-		api.Answered = p.link.Answered
+		api.Answered, api.Failed = p.link.Answered, p.link.Failed
 	}
 	if p.api, p.conns, err = node.NewAPI(api); err != nil {
 		return nil, err

@@ -230,6 +230,10 @@ func TestFaults(t *testing.T) {
 		}, AgentGone, []string{"evictions are frozen since 2026-11-22T14:01:58Z: Autonomy: kept for 12h0m0s"}},
 		{"node component hangs", func(s *scene) { s.lost() }, NodeComponent, []string{"node component hangs", "the kubelet API answers, but heartbeats have stopped", "or the API refuses the node's certificate: the agent's log says"}},
 		{"agent hangs but for its tunnel", func(s *scene) { s.lost(); s.path("False", "ProbeFailed", "no answer within 5s", time.Minute) }, NodeComponent, []string{"neither heartbeats nor the kubelet API", "ProbeFailed: no answer within 5s"}},
+		{"authority replaced", func(s *scene) {
+			s.lost()
+			s.path("False", "ProbeFailed", "tls: failed to verify certificate: x509: certificate signed by unknown authority", time.Minute)
+		}, NodeComponent, []string{"certificates are not believed", "an authority may have been replaced"}},
 		{"kubelet API does not answer", func(s *scene) { s.path("False", "ProbeFailed", "connection refused", time.Minute) }, KubeletAPI, []string{"logs, exec and port-forward fail", "connection refused"}},
 		{"cut off, and nobody knows yet", func(s *scene) {
 			s.lease(18 * time.Second)

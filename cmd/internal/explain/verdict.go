@@ -212,7 +212,7 @@ func tunnelGone(o *Objects, r *Report) Verdict {
 	case "LinkSilent":
 		return verdict(Link, "link silent: nothing comes from the node, which may be off or cut off%s", note)
 	case "NotConnected":
-		return verdict(ServerRestart, "agent not back: it has not connected since the server was started%s", note)
+		return verdict(ServerRestart, "agent not back: it has not connected since the server was started; if it runs, its log says why, as when its certificate has expired%s", note)
 	case notBack:
 		return verdict(ServerRestart, "agent not back: %s%s", o.Away.text(), note)
 	default:
@@ -223,10 +223,15 @@ func tunnelGone(o *Objects, r *Report) Verdict {
 // attachedAndSilent is the verdict on a node that is in reach and sends no
 // heartbeats.
 func attachedAndSilent(r *Report) Verdict {
-	if r.DataPath != nil && r.DataPath.Status == corev1.ConditionFalse {
+	down := r.DataPath != nil && r.DataPath.Status == corev1.ConditionFalse
+	switch {
+	case down && strings.Contains(r.DataPath.Message, "x509: "):
+		return verdict(NodeComponent, "certificates are not believed: the tunnel is attached, and the server does not believe the kubelet API, nor perhaps the node the server; an authority may have been replaced: the agent's log says what to do")
+	case down:
 		return verdict(NodeComponent, "node component hangs: the tunnel is attached, but neither heartbeats nor the kubelet API come through it")
+	default:
+		return verdict(NodeComponent, "node component hangs: the tunnel is attached and the kubelet API answers, but heartbeats have stopped; or the API refuses the node's certificate: the agent's log says so then")
 	}
-	return verdict(NodeComponent, "node component hangs: the tunnel is attached and the kubelet API answers, but heartbeats have stopped; or the API refuses the node's certificate: the agent's log says so then")
 }
 
 func notReady(r *Report) Verdict {

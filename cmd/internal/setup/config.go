@@ -44,7 +44,7 @@ func (c *Config) Add(f *pflag.FlagSet) {
 func (c *Config) Use(cmd *cobra.Command, check func() error) {
 	run := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if c.file != "" {
+		if cmd.Flags().Changed(configFlag) { // also to nothing, as by a variable that is not set
 			if err := readConfig(c.file, cmd.Flags()); err != nil {
 				return err
 			}
@@ -81,6 +81,9 @@ func inConfig(f *pflag.Flag) bool {
 // readConfig sets the flags of f that a file has and the command line has not. It ends when
 // the file does, so that a pipe will do.
 func readConfig(path string, f *pflag.FlagSet) error {
+	if path == "" {
+		return fmt.Errorf("--%s is empty: name a file, or leave the flag out", configFlag)
+	}
 	file, err := os.Open(path) //nolint:gosec // the administrator's
 	if err != nil {
 		return fmt.Errorf("--%s: %w", configFlag, err)

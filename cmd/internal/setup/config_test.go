@@ -93,6 +93,9 @@ func TestConfig(t *testing.T) {
 }
 
 func TestBadConfigs(t *testing.T) {
+	if _, _, err := sail(t, ""); err == nil || !strings.Contains(err.Error(), "--config is empty: name a file") {
+		t.Errorf("no file: %v", err)
+	}
 	for text, want := range map[string]string{
 		"port: 1\nprot: 2\n":             `line 2: there is no flag "prot"; did you mean port?`,
 		"zzz: 1\n":                       `line 1: there is no flag "zzz" that a file may have`,
