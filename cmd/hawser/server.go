@@ -263,7 +263,7 @@ func (o *serverOptions) apiConfig(keys *pki.PKI, t *tunnels, log *slog.Logger) a
 		ServingKeyFile:   keys.Path(pki.APIServer, true),
 		ClientCAFile:     keys.Path(pki.ClientCA, false),
 		KubeletCAFile:    keys.Path(pki.KubeletCA, false),
-		RootCAFile:       keys.Path(pki.CA, false),
+		ClusterFile:      filepath.Join(o.dataDir, "pki", "cluster"),
 		AdvertiseAddress: advertise.Unmap(),
 		AdvertisePort:    o.securePort,
 		ServiceCIDR:      o.services,

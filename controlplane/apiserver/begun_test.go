@@ -6,10 +6,10 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
-	"slices"
+	"sync"
+	"sync/atomic"
 	"testing"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/hawser-project/hawser/auth/pki"
@@ -17,22 +17,25 @@ import (
 	"github.com/hawser-project/hawser/controlplane/etcd"
 )
 
+// onStore has a server of a directory's authorities use the store in dir.
+func onStore(dir string, with *pki.PKI) func(*apiserver.Config) {
+	return func(c *apiserver.Config) {
+		c.Etcd = etcd.Config{}
+		c.EtcdServers.Servers = []string{"unix://" + filepath.Join(dir, "e", etcd.SocketName)}
+		c.ClientCAFile, c.KubeletCAFile = with.Path(pki.ClientCA, false), with.Path(pki.KubeletCA, false)
+		c.ClusterFile = filepath.Join(filepath.Dir(c.ClientCAFile), "cluster")
+	}
+}
+
 // TestForeignAuthorities: a server with authorities of its own, as one with an empty data directory
 // makes them, does not serve a cluster of others, and moves nothing in it.
 func TestForeignAuthorities(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	ownStore(t, dir)
-	on := func(with *pki.PKI) func(*apiserver.Config) {
-		return func(c *apiserver.Config) {
-			c.Etcd = etcd.Config{}
-			c.EtcdServers.Servers = []string{"unix://" + filepath.Join(dir, "e", etcd.SocketName)}
-			c.ClientCAFile, c.KubeletCAFile, c.RootCAFile = with.Path(pki.ClientCA, false), with.Path(pki.KubeletCA, false), with.Path(pki.CA, false)
-		}
-	}
 	made := func(name string) *pki.PKI { return must(pki.Ensure(pki.Config{Dir: filepath.Join(dir, name)}))(t) }
-	own, other := made("pki"), made("other")
-	a := must(startWith(dir, on(own)))(t)
+	own, other, mixed := made("pki"), made("other"), made("mixed")
+	a := must(startWith(dir, onStore(dir, own)))(t)
 	defer func() {
 		if err := a.stop(); err != nil {
 			t.Error(err)
@@ -40,18 +43,12 @@ func TestForeignAuthorities(t *testing.T) {
 	}()
 	maps := a.client.CoreV1().ConfigMaps(metav1.NamespaceSystem)
 	before := must(maps.Get(t.Context(), "extension-apiserver-authentication", metav1.GetOptions{}))(t)
-	roots := &corev1.ConfigMap{
-		ObjectMeta: metav1.ObjectMeta{Name: "kube-root-ca.crt"},
-		Data:       map[string]string{"ca.crt": string(must(os.ReadFile(own.Path(pki.CA, false)))(t))},
-	}
-	must(maps.Create(t.Context(), roots, metav1.CreateOptions{}))(t)
 	for name, change := range map[string]func(*apiserver.Config){
-		"all":         on(other),
-		"of clients":  func(c *apiserver.Config) { c.ClientCAFile = other.Path(pki.ClientCA, false) },
-		"of kubelets": func(c *apiserver.Config) { c.KubeletCAFile = other.Path(pki.KubeletCA, false) },
-		"of servers":  func(c *apiserver.Config) { c.RootCAFile = other.Path(pki.CA, false) },
+		"all":         func(*apiserver.Config) {},
+		"of clients":  func(c *apiserver.Config) { c.KubeletCAFile = own.Path(pki.KubeletCA, false) },
+		"of kubelets": func(c *apiserver.Config) { c.ClientCAFile = own.Path(pki.ClientCA, false) },
 	} {
-		_, err := startWith(dir, func(c *apiserver.Config) { on(own)(c); change(c) })
+		_, err := startWith(dir, func(c *apiserver.Config) { onStore(dir, other)(c); change(c) })
 		if !errors.As(err, new(*apiserver.ForeignError)) {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -59,13 +56,61 @@ func TestForeignAuthorities(t *testing.T) {
 	if now := must(maps.Get(t.Context(), before.Name, metav1.GetOptions{}))(t); now.ResourceVersion != before.ResourceVersion {
 		t.Errorf("the cluster's authorities were written: %v", now.Data)
 	}
-	// While an authority is replaced, servers have one in common.
-	both := filepath.Join(dir, "both.crt")
-	if err := os.WriteFile(both, slices.Concat(must(os.ReadFile(other.Path(pki.ClientCA, false)))(t), must(os.ReadFile(own.Path(pki.ClientCA, false)))(t)), 0o600); err != nil {
+	// While an authority is replaced, servers have one in common. One of the same key is the same.
+	both := must(os.ReadFile(mixed.Path(pki.ClientCA, false)))(t)
+	if err := os.Remove(own.Path(pki.ClientCA, false)); err != nil {
 		t.Fatal(err)
 	}
-	b := must(startWith(dir, func(c *apiserver.Config) { on(own)(c); c.ClientCAFile = both }))(t)
+	if _, err := pki.Ensure(pki.Config{Dir: filepath.Join(dir, "pki")}); err != nil {
+		t.Fatal(err)
+	}
+	both = append(both, must(os.ReadFile(own.Path(pki.ClientCA, false)))(t)...)
+	if err := os.WriteFile(mixed.Path(pki.ClientCA, false), both, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b := must(startWith(dir, func(c *apiserver.Config) {
+		onStore(dir, mixed)(c)
+		c.KubeletCAFile = own.Path(pki.KubeletCA, false)
+	}))(t)
 	if err := b.stop(); err != nil {
 		t.Error(err)
+	}
+	// A directory that has served the cluster is not asked: its authority may have been replaced.
+	if err := os.WriteFile(mixed.Path(pki.ClientCA, false), must(os.ReadFile(other.Path(pki.ClientCA, false)))(t), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b = must(startWith(dir, onStore(dir, mixed)))(t)
+	if err := b.stop(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestOneBegins: of servers that begin one cluster, each with authorities of its own, one has it.
+func TestOneBegins(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	ownStore(t, dir)
+	var (
+		all    sync.WaitGroup
+		serves atomic.Int32
+	)
+	for _, name := range []string{"one", "two", "three"} {
+		keys := must(pki.Ensure(pki.Config{Dir: filepath.Join(dir, name)}))(t)
+		all.Go(func() {
+			in, err := startWith(dir, onStore(dir, keys))
+			switch {
+			case err == nil:
+				serves.Add(1)
+				if err = in.stop(); err != nil {
+					t.Error(err)
+				}
+			case !errors.As(err, new(*apiserver.ForeignError)):
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	if n := serves.Load(); n != 1 {
+		t.Errorf("%d servers have the cluster", n)
 	}
 }

@@ -40,9 +40,6 @@ const (
 	// authenticationConfig tells extension servers whom to believe.
 	authenticationConfig = "extension-apiserver-authentication"
 	clientsKey           = "client-ca-file"
-	// rootsConfig tells pods by which authorities to believe the server.
-	rootsConfig = "kube-root-ca.crt"
-	rootsKey    = "ca.crt"
 )
 
 // systemNamespaces exist in every cluster and cannot be deleted.
@@ -312,16 +309,24 @@ func (s *Server) ensureRange(ctx context.Context, client kubernetes.Interface) e
 	return nil
 }
 
-// ensureAuthentication tells extension servers whom to believe.
-func (s *Server) ensureAuthentication(ctx context.Context, client kubernetes.Interface) error {
+// authentication tells extension servers whom to believe.
+func (s *Server) authentication() (*corev1.ConfigMap, error) {
 	data := map[string]string{clientsKey: string(s.files.clients.PEM())}
 	if k := s.files.kubelets; k != nil {
 		data[auth.KubeletCAKey] = string(k.PEM())
 	}
 	if err := s.tellProxies(data); err != nil {
+		return nil, err
+	}
+	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: authenticationConfig}, Data: data}, nil
+}
+
+// ensureAuthentication keeps what authentication says.
+func (s *Server) ensureAuthentication(ctx context.Context, client kubernetes.Interface) error {
+	config, err := s.authentication()
+	if err != nil {
 		return err
 	}
-	config := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: authenticationConfig}, Data: data}
 	return ensure(ctx, client.CoreV1().ConfigMaps(metav1.NamespaceSystem), config, func(have *corev1.ConfigMap) bool {
 		return same(&have.Data, config.Data)
 	})

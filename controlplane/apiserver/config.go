@@ -49,10 +49,10 @@ type Config struct {
 	// KubeletCAFile is the authority of kubelets' serving certificates: nodes are told,
 	// so that they ask for others when it is another. Empty means that they are not.
 	KubeletCAFile string
-	// RootCAFile has the authorities of ServingCertFile. On EtcdServers a cluster that has others
-	// than those, than ClientCAFile or than KubeletCAFile is not served. Empty means that they are
-	// not compared.
-	RootCAFile string
+	// ClusterFile is kept beside them and says which cluster on EtcdServers they are of. Another
+	// one that has none of ClientCAFile and KubeletCAFile is not served: Run returns a ForeignError.
+	// Empty means that they are not compared.
+	ClusterFile string
 	// Files reads them, that of FrontProxy and that of Audit. Nil means one of its own.
 	Files *auth.Files
 

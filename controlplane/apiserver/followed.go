@@ -27,7 +27,6 @@ type followed struct {
 	own     *auth.Authorities // of Config.Proxy; nil likewise
 
 	kubelets *auth.Authorities // nil if nodes are not told
-	roots    *auth.Authorities // nil if nobody asks
 }
 
 // newFollowed reads the files of cfg, now and whenever they change.
@@ -41,11 +40,6 @@ func newFollowed(cfg *Config) (f followed, err error) {
 	if cfg.KubeletCAFile != "" {
 		if f.kubelets, err = cfg.Files.Authorities(cfg.KubeletCAFile); err != nil {
 			return f, fmt.Errorf("CA of kubelets: %w", err)
-		}
-	}
-	if cfg.RootCAFile != "" {
-		if f.roots, err = cfg.Files.Authorities(cfg.RootCAFile); err != nil {
-			return f, fmt.Errorf("CA of servers: %w", err)
 		}
 	}
 	if cfg.FrontProxy != nil {

@@ -241,10 +241,14 @@ func (c *Conn) Close() error {
 // NetConn is the connection itself.
 func (c *Conn) NetConn() net.Conn { return c.Conn }
 
-// ReadError is the last error of Read, nil if there was none.
+// ReadError is why Read failed, such as an alert of TLS; nil if it did not, or c was closed at
+// either end.
 func (c *Conn) ReadError() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if errors.Is(c.readErr, io.EOF) || errors.Is(c.readErr, net.ErrClosed) {
+		return nil
+	}
 	return c.readErr
 }
 
