@@ -203,6 +203,11 @@ func (container1) ExecInContainer(_ context.Context, _, _, _ string, cmd []strin
 	case "much":
 		_, err := io.CopyN(out, randv2.NewChaCha8([32]byte{1}), much)
 		return err
+	case "deaf":
+		if _, err := io.CopyN(out, zeros{}, much); err != nil {
+			return err
+		}
+		return exec.CodeExitError{Err: errors.New("exit"), Code: 42}
 	case "exit":
 		return exec.CodeExitError{Err: errors.New("exit"), Code: 42}
 	}
@@ -286,9 +291,29 @@ func (b *bench) serveKubelet(t *testing.T, addr, name string) {
 		ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: b.pki.Pool(),
 	}
 	s.Config.ErrorLog = quiet
+	s.Listener = tunnelListener{s.Listener}
 	s.StartTLS()
 	t.Cleanup(s.Close)
 	b.net.lead(addr, s.Listener)
+}
+
+// A tunnelListener's connections lose nothing by a Close with unread data, as a tunnel's streams.
+type tunnelListener struct{ net.Listener }
+
+func (l tunnelListener) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	return tunnelConn{c}, err
+}
+
+type tunnelConn struct{ net.Conn }
+
+func (c tunnelConn) Close() error {
+	closeWrite(c.Conn)
+	go func() {
+		_, _ = io.Copy(io.Discard, c.Conn) // until the other end is closed
+		_ = c.Conn.Close()
+	}()
+	return nil
 }
 
 // serve puts a plain server behind an address.

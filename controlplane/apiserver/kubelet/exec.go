@@ -140,11 +140,11 @@ func (b *backend) terminal(ctx context.Context, verb, name, containerName string
 	translator := translate.NewStreamTranslatorHandler(location, b.witnessed, b.MaxBytesPerSecond, translate.Options{
 		Stdin: s.Stdin, Stdout: s.Stdout, Stderr: s.Stderr, Tty: s.TTY,
 	})
-	guarded := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	guarded := lingers(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx, cancel := context.WithCancel(r.Context())
 		defer cancel()
 		translator.ServeHTTP(spdyframes.GuardWebSocket(w, true, cancel), r.WithContext(ctx))
-	})
+	}))
 	h := translate.NewTranslatingHandler(b.upgrade(location, b.witnessed, resp), guarded,
 		wsstream.IsWebSocketRequestWithStreamCloseProtocol)
 	return withStreams(h, s.count()), nil
@@ -184,7 +184,7 @@ func (r *portForwardREST) Connect(ctx context.Context, name string, options runt
 	}
 	location.Scheme = "http" // TLS is the transport's
 	h := r.upgrade(location, r.joined, resp)
-	return translate.NewTranslatingHandler(h, translate.NewTunnelingHandler(endsReads(h)),
+	return translate.NewTranslatingHandler(h, lingers(translate.NewTunnelingHandler(endsReads(h))),
 		wsstream.IsWebSocketRequestWithTunnelingProtocol), nil
 }
 
@@ -192,7 +192,7 @@ func (r *portForwardREST) Connect(ctx context.Context, name string, options runt
 func (b *backend) upgrade(location *url.URL, transport http.RoundTripper, resp rest.Responder) http.Handler {
 	h := proxy.NewUpgradeAwareHandler(location, transport, false, true, responder{Responder: resp})
 	h.MaxBytesPerSec = b.MaxBytesPerSecond
-	return h
+	return lingers(h)
 }
 
 // mayUpgrade makes sure that who reads a subresource by GET, as a WebSocket
