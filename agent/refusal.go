@@ -124,6 +124,7 @@ var alertReasons = map[tls.AlertError]error{
 	48:  ErrCertificateRejected, // unknown_ca
 	49:  ErrCertificateRejected, // access_denied
 	70:  ErrNotServer,           // protocol_version
+	112: ErrNotServer,           // unrecognized_name
 	116: ErrCertificateRejected, // certificate_required
 	120: ErrNotServer,           // no_application_protocol
 }
@@ -142,6 +143,7 @@ func alertReason(alert error) error {
 // Alerts that have remedies of their own.
 const (
 	certificateExpired    tls.AlertError = 45
+	unrecognizedName      tls.AlertError = 112
 	noApplicationProtocol tls.AlertError = 120
 )
 
@@ -176,6 +178,8 @@ func (r *Refusal) remedy() string {
 		return "the address speaks HTTP without TLS: check the port, and whether a captive portal or a proxy is on the way; \"hawser-agent check\" has its answer"
 	case errors.As(err, &noTLS):
 		return "the address does not speak TLS, check the port"
+	case isAlert(err, unrecognizedName):
+		return "what answers there routes by name and does not know this one, or was told none, as an IP address is no name: connect by a name that it routes"
 	case isAlert(err, noApplicationProtocol):
 		return "a hawser server of another version, or an API server answers there: check the address; a hub beside a cluster is on port 8132 by default"
 	case errors.Is(r.Reason, ErrNotServer):

@@ -91,6 +91,7 @@ func TestRefusals(t *testing.T) {
 		{name: "server of another name", agent: good, hub: server, host: "bub", want: ErrServerUntrusted, says: "--tls-san"},
 		{name: "server that is none", agent: good, hub: server, protocol: "h2", want: ErrNotServer, says: "of another version, or an API server answers there: check the address; a hub beside a cluster is on port 8132 by default"},
 		{name: "no TLS", agent: good, plain: "220 ready\r\n", want: ErrNotServer, says: "check the port"},
+		{name: "router of other names", agent: good, plain: "\x15\x03\x03\x00\x02\x02\x70", want: ErrNotServer, says: "connect by a name that it routes"},
 		{name: "HTTP", agent: good, plain: "HTTP/1.1 302 Found\r\n\r\n", want: ErrNotServer, says: "captive portal"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -24,8 +24,9 @@ type Counts struct{ AtoB, BtoA int64 }
 // connections are aborted, so that a transfer that was cut never looks complete. The error is
 // nil if both directions have ended in order.
 //
-// A peer that reads no more (EPIPE) may still send: data for it is discarded until its own
-// direction has ended, and for half a second after that.
+// A peer that reads no more (EPIPE, or ECONNRESET of a TCP connection) may still have sent: data for
+// it is discarded until its own direction has ended, and for half a second after that. What was read
+// of a TCP connection before its peer reset it has a second to arrive before the abort.
 //
 // A connection without CloseWrite is closed when its direction ends.
 func Splice(ctx context.Context, a, b net.Conn) (Counts, error) {
@@ -45,21 +46,36 @@ func Splice(ctx context.Context, a, b net.Conn) (Counts, error) {
 	defer onReset(a, fail)()
 	defer onReset(b, fail)()
 	stop := context.AfterFunc(ctx, func() { fail(context.Cause(ctx)) })
-	move := func(dst, src net.Conn, n *int64, over func(), other context.Context) {
+	move := func(dst, src end, n *int64, over func(), other context.Context) {
 		var err error
-		if *n, err = pump(dst, src); errors.Is(err, syscall.EPIPE) {
-			err = discard(other, src)
+		*n, err = pump(dst.Conn, src.Conn)
+		switch {
+		case err == nil && src.wasReset():
+			err = fmt.Errorf("read: %w", syscall.ECONNRESET)
+		case errors.Is(err, syscall.EPIPE), errors.Is(err, syscall.ECONNRESET) && dst.socket != nil && src.socket == nil:
+			if err = discard(other, src); err == nil {
+				over()
+				return
+			}
+		}
+		if errors.Is(err, syscall.ECONNRESET) && src.socket != nil && *n > 0 {
+			select {
+			case <-time.After(resetTime):
+			case <-ctx.Done():
+			}
 		}
 		if err != nil {
 			fail(err)
 			return
 		}
+		dst.closeWrite()
 		over()
 	}
 	there, thereOver := context.WithCancel(context.Background())
 	back, backOver := context.WithCancel(context.Background())
-	wg.Go(func() { move(a, b, &n.BtoA, backOver, there) })
-	move(b, a, &n.AtoB, thereOver, back)
+	first, second := newEnd(a), newEnd(b)
+	wg.Go(func() { move(first, second, &n.BtoA, backOver, there) })
+	move(second, first, &n.AtoB, thereOver, back)
 	wg.Wait()
 	stop()
 	// A fail that is still running has no effect after this.
@@ -101,6 +117,55 @@ func discard(other context.Context, src net.Conn) error {
 	return nil
 }
 
+// resetTime is how long what was read of a TCP connection has to arrive once its peer has reset it: a
+// peer that answers and closes with unread data, as when it refuses a request that is too large, resets
+// its connection after the answer (RFC 9112, section 9.6).
+const resetTime = time.Second
+
+// tcpClose is the state of a TCP connection that is closed, TCP_CLOSE of Linux's net/tcp_states.h.
+const tcpClose = 7
+
+// An end is one of the two connections of a Splice.
+type end struct {
+	net.Conn
+	socket *net.TCPConn // if Conn is or wraps one, unchanged
+	ended  *atomic.Bool // our direction was ended, or is about to be
+}
+
+func newEnd(c net.Conn) end {
+	var i innermost
+	i.open(c, Wrapper.InnerReader)
+	tcp, _ := i.conn.(*net.TCPConn)
+	return end{c, tcp, new(atomic.Bool)}
+}
+
+// closeWrite ends our direction. If this fails the connection is broken, and its other direction
+// will say so.
+func (e end) closeWrite() {
+	e.ended.Store(true)
+	_ = CloseWrite(e.Conn)
+}
+
+// wasReset reports whether the end that was read is that of a reset, whose error a write may have
+// returned instead: the system tells of it once. After the peer's FIN a connection is closed only
+// once our direction was ended, too.
+func (e end) wasReset() bool {
+	if e.socket == nil {
+		return false
+	}
+	raw, err := e.socket.SyscallConn()
+	if err != nil {
+		return false
+	}
+	closed := false
+	err = raw.Control(func(fd uintptr) {
+		// The state comes first in struct tcp_info (tcp(7)).
+		info, failed := syscall.GetsockoptInet4Addr(int(fd), syscall.IPPROTO_TCP, syscall.TCP_INFO)
+		closed = failed == nil && info[0] == tcpClose
+	})
+	return err == nil && closed && !e.ended.Load()
+}
+
 // A Resetter is a Stream that reports a reset by the peer while it is neither read nor written.
 type Resetter interface {
 	// OnReset makes f be called when the peer resets the stream, until stop is called. A call
@@ -115,8 +180,8 @@ func onReset(c net.Conn, f func(error)) (stop func()) {
 	return func() {}
 }
 
-// pump copies src to dst until the end of src, and then ends dst's direction. While it waits
-// it holds as little memory as ReadBuffer or a Carrier does.
+// pump copies src to dst until the end of src. While it waits it holds as little memory as
+// ReadBuffer or a Carrier does.
 func pump(dst, src net.Conn) (n int64, err error) {
 	var from, to innermost
 	from.open(src, Wrapper.InnerReader)
@@ -136,8 +201,6 @@ func pump(dst, src net.Conn) (n int64, err error) {
 		err = fmt.Errorf("write: %w", werr)
 	}
 	if err == nil {
-		// If this fails dst is broken, and its other direction will say so.
-		_ = CloseWrite(dst)
 		return n, nil
 	}
 	return n, to.failed(from.failed(err))

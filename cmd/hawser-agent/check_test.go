@@ -21,6 +21,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/hawser-project/hawser/auth/bootstrap"
 	"github.com/hawser-project/hawser/auth/pki/pkitest"
 	"github.com/hawser-project/hawser/e2e/await"
@@ -87,7 +89,8 @@ func accepting(t *testing.T, f func(near net.Conn)) string {
 	return ln.Addr().String()
 }
 
-// narrow is a way to the hub on which a connection stops after a few packets.
+// narrow is a way to the hub that drops large packets: a connection that uses them gets no
+// certificate.
 func (h *hub) narrow(t *testing.T) string {
 	t.Helper()
 	return accepting(t, func(near net.Conn) {
@@ -96,10 +99,27 @@ func (h *hub) narrow(t *testing.T) string {
 			_ = near.Close()
 			return
 		}
-		go func() { _, _ = io.Copy(near, far); _ = near.Close() }()
-		_, _ = io.CopyN(far, near, checkPadding/2)
-		_ = far.Close()
+		go func() { _, _ = io.Copy(far, near); _ = far.Close() }()
+		if segment(t, near) > 1300 {
+			_, _ = io.CopyN(near, far, 500)
+			_ = far.Close()
+		}
+		_, _ = io.Copy(near, far)
+		_ = near.Close()
 	})
+}
+
+// segment is the size of the segments that are sent on c.
+func segment(t *testing.T, c net.Conn) (size int) {
+	t.Helper()
+	raw, err := c.(*net.TCPConn).SyscallConn()
+	if err == nil {
+		err = raw.Control(func(fd uintptr) { size, _ = unix.GetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_MAXSEG) })
+	}
+	if err != nil {
+		t.Error(err)
+	}
+	return size
 }
 
 // mute is the address of a server that takes connections, and ends them after something was said.

@@ -101,7 +101,8 @@ var errNoHub = errors.New("an API server, but no hawser server, answers there; a
 // the hub.
 func checkTunnel(ctx context.Context, l *checklist, addr string) {
 	l.check(ctx, "tunnel "+addr, func(ctx context.Context) (string, error) {
-		return "a hawser server answers", speaksTunnel(ctx, agent.NewDial(proxyFor, false), addr)
+		dial := agent.NewDial(proxyFor, true) // large packets have a check of their own
+		return "a hawser server answers", explained(ctx, dial, addr, speaksTunnel(ctx, dial, addr))
 	})
 }
 
@@ -165,6 +166,9 @@ func explained(ctx context.Context, dial dialFunc, addr string, err error) error
 	)
 	if errors.As(err, &noTLS) && string(noTLS.RecordHeader[:]) == "HTTP/" {
 		return fmt.Errorf("what answers there speaks HTTP without TLS%s: it may be a captive portal or a proxy on the way, or the port is another program's: %w", plainAnswer(ctx, dial, addr), err)
+	}
+	if alert, ok := errors.AsType[*net.OpError](err); ok && alert.Op == "remote error" {
+		return agent.Diagnose(addr, err)
 	}
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, context.DeadlineExceeded) || errors.As(err, &slow) && slow.Timeout() {
 		return fmt.Errorf("a connection is made and then nothing comes: packets above %d bytes may not pass, or something on the way accepts and does not answer: %w", smallPacket, err)

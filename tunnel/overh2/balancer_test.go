@@ -2,7 +2,9 @@ package overh2
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
+	"io"
 	"net"
 	"strings"
 	"sync/atomic"
@@ -40,5 +42,30 @@ func TestSecondReachesAnotherServer(t *testing.T) {
 	tunneltest.Eventually(t, "the server has logged it", func() bool { return log.String() != "" })
 	if text := log.String(); !strings.Contains(text, want) || !strings.Contains(text, `\"\" []`) { // the subject is empty
 		t.Errorf("log: %s", text)
+	}
+}
+
+// A refusedConn is one on which the server's refusal arrives before the ID is asked for.
+type refusedConn struct {
+	net.Conn
+	why error
+}
+
+func (r refusedConn) Read([]byte) (int, error) { return 0, r.why }
+
+// The library does not say why a connection ended before the first request.
+func TestAskingSaysWhyTheConnectionEnded(t *testing.T) {
+	near, far := net.Pipe()
+	go func() { _, _ = io.Copy(io.Discard, far) }()
+	defer func() { _ = far.Close() }()
+	why := &net.OpError{Op: "remote error", Err: tls.AlertError(42)}
+	c := newConn(refusedConn{near, why}, tunnel.Options{})
+	cc, err := client(c, tunnel.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-c.Closed()
+	if _, err = askID(t.Context(), c, cc); !errors.Is(err, why) {
+		t.Errorf("%v, want %v", err, why)
 	}
 }

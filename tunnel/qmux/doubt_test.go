@@ -128,3 +128,30 @@ func TestThinPathIsNotFilledWithConnections(t *testing.T) {
 		group.Wait()
 	})
 }
+
+// A connection beside the first, whose TCP is acknowledged though nothing comes, is given up when
+// the first one would be, and its streams go on. A proxy may acknowledge that has lost the server.
+func TestSlowConnectionBesideIsGivenUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, d, _, stop := adding(t, 3, func(d, a *Session) (from, to *Session) { return d, a })
+		adds(t, n, d, 2*minGrowBackoff)
+		d.mu.Lock()
+		c, now := d.conns[len(d.conns)-1], time.Now()
+		limit := d.keepalive.base + d.keepalive.slowTimeout()
+		c.owedSince, c.slowSince = now, now.Add(time.Millisecond-limit)
+		d.checkLocked(c, now)
+		early := c.detached
+		d.checkLocked(c, now.Add(time.Millisecond))
+		lost, doubts := c.detached, d.paths.besideDoubts
+		d.mu.Unlock()
+		if early || !lost || doubts == 0 {
+			t.Errorf("given up early: %t, at all: %t, counted %d times", early, lost, doubts)
+		}
+		before := d.Link()
+		time.Sleep(time.Minute)
+		if after := d.Link(); after.Parks > before.Parks || after.Connections < 2 {
+			t.Errorf("the session does not go on: %+v", after)
+		}
+		stop()
+	})
+}

@@ -241,12 +241,24 @@ func (s *Session) probeLocked(c *conn, now time.Time) {
 // checkLocked doubts a connection on which data is not acknowledged in time, which is also the time
 // that TCP has measured, unless TCP acknowledges it: then the path is slow, or the peer. Where TCP has delivered everything
 // and says nothing more, it has a ping to acknowledge. The longer this goes on the more
-// seldom that is: a slow peer has enough to do.
+// seldom that is: a slow peer has enough to do. A connection beside the first has as long as the
+// first: TCP may be acknowledged by a proxy that has lost what is behind it.
 func (s *Session) checkLocked(c *conn, now time.Time) {
 	timeout := s.ackTimeoutLocked()
 	s.probeLocked(c, now)
 	if !c.slowSince.IsZero() {
-		timeout = max(timeout, now.Sub(c.slowSince)/2)
+		slow := now.Sub(c.slowSince)
+		left := s.keepalive.base + s.keepalive.slowTimeout() - slow
+		switch beside := c != s.firstLocked(); {
+		case beside && left <= 0:
+			s.paths.besideDoubtedLocked(now)
+			s.lostLocked(c, silentError(now.Sub(c.lastReceived)))
+			return
+		case beside:
+			timeout = max(timeout, min(slow/2, left))
+		default:
+			timeout = max(timeout, slow/2)
+		}
 	}
 	since, owes := c.owedSince, true
 	switch {

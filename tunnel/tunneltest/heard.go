@@ -4,7 +4,9 @@ package tunneltest
 
 import (
 	"bytes"
+	"context"
 	"io"
+	"net"
 	"sync"
 	"testing"
 
@@ -54,4 +56,55 @@ func RunHeardToTheEnd(t *testing.T, pair Make) {
 		}
 		wg.Wait()
 	}
+}
+
+// testAnswerBeforeReset: a target that answers and closes without having read all that it was sent
+// resets its connection. A client hears the answer, and that it ended in a reset.
+func testAnswerBeforeReset(t *testing.T, pair Make) {
+	a, b := pair(t, tunnel.Options{})
+	ctx := within(t)
+	ln, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	want := bytes.Repeat([]byte("too large, "), 1000)
+	var wg, serving sync.WaitGroup
+	serving.Go(func() {
+		_ = ServeRequests(ctx, b, func(ctx context.Context, r *tunnel.Request) { // the opener notices
+			_, _ = tunnel.Answer(ctx, r, new(net.Dialer).DialContext) // likewise
+		})
+	})
+	const clients = 8
+	for range clients {
+		client, front := TCPPair(t)
+		wg.Go(func() {
+			st, err := tunnel.Connect(ctx, a, "tcp", ln.Addr().String())
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			_, _ = tunnel.Splice(ctx, front, st) // the client notices
+		})
+		wg.Go(func() {
+			_, _ = client.Write(make([]byte, 20_000)) // what is missing shows
+			got, err := io.ReadAll(client)
+			if !bytes.Equal(got, want) || err == nil {
+				t.Errorf("%d bytes of %d came: %v", len(got), len(want), err)
+			}
+			_ = client.Close()
+		})
+	}
+	for range clients {
+		target, err := ln.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = io.ReadFull(target, make([]byte, 10)) // what is missing shows
+		_, _ = target.Write(want)
+		_ = target.Close()
+	}
+	finishes(t, "clients", wg.Wait)
+	_ = a.Close()
+	finishes(t, "serve", serving.Wait)
 }

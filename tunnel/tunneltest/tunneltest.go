@@ -87,6 +87,7 @@ var cases = []struct {
 	{"DialAndAnswer", testDialAndAnswer, nil},
 	{"Outcomes", testOutcomes, nil},
 	{"TargetReset", testTargetReset, reset},
+	{"AnswerBeforeReset", testAnswerBeforeReset, reset},
 	{"CanceledDials", testCanceledDials, nil},
 	{"GivenUp", testGivenUp, reset},
 	{"AnsweredLate", testAnsweredLate, nil},

@@ -166,6 +166,9 @@ func TestFaults(t *testing.T) {
 			s.noTunnel("AgentRefused")
 			s.tunnel("False", "AgentRefused", "no session since 2026-11-22T14:01:11Z; last heard at 2026-11-22T14:01:00Z; the name is another's; ask for it", time.Minute)
 		}, AgentRefused, []string{"turned it away: the name is another's; ask for it", "AgentRefused: the name is another's; ask for it; since"}},
+		{"revoked just now", func(s *scene) {
+			s.o.Revoked = "revoked at 2026-11-22T14:05:17Z by ann: stolen"
+		}, Revoked, []string{"the node turns Unknown unless a machine joins under its name"}},
 		{"revoked", func(s *scene) {
 			s.noTunnel("AgentRefused")
 			s.o.Revoked = "revoked at 2026-11-22T14:01:00Z by ann: stolen"

@@ -80,6 +80,8 @@ func turning(o *Objects, r *Report) []Step {
 		return []Step{{Text: "the node becomes Ready with its next report of status"}}
 	case r.Ready.Status != corev1.ConditionUnknown && r.Heartbeat.Stale:
 		return []Step{{At: deadline, Text: "the node turns Unknown at the next look of the lifecycle controller, unless a heartbeat arrives"}}
+	case r.Ready.Status == corev1.ConditionTrue && o.Revoked != "":
+		return []Step{{At: deadline, Text: "the node turns Unknown unless a machine joins under its name"}}
 	case r.Ready.Status == corev1.ConditionTrue && r.Heartbeat.Behind == 0 && o.Now.Sub(r.Heartbeat.Latest) > o.Grace/2:
 		return []Step{{At: deadline, Text: "the node turns Unknown unless a heartbeat arrives"}}
 	case r.Ready.Status == corev1.ConditionTrue:
