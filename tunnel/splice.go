@@ -46,9 +46,10 @@ func Splice(ctx context.Context, a, b net.Conn) (Counts, error) {
 	defer onReset(a, fail)()
 	defer onReset(b, fail)()
 	stop := context.AfterFunc(ctx, func() { fail(context.Cause(ctx)) })
-	move := func(dst, src end, n *int64, over func(), other context.Context) {
+	move := func(dst, src *end, n *int64, over func(), other context.Context) {
 		var err error
 		*n, err = pump(dst.Conn, src.Conn)
+		dst.wrote(err)
 		switch {
 		case err == nil && src.wasReset():
 			err = fmt.Errorf("read: %w", syscall.ECONNRESET)
@@ -115,55 +116,6 @@ func discard(other context.Context, src net.Conn) error {
 	}
 	time.Sleep(discardTime)
 	return nil
-}
-
-// resetTime is how long what was read of a TCP connection has to arrive once its peer has reset it: a
-// peer that answers and closes with unread data, as when it refuses a request that is too large, resets
-// its connection after the answer (RFC 9112, section 9.6).
-const resetTime = time.Second
-
-// tcpClose is the state of a TCP connection that is closed, TCP_CLOSE of Linux's net/tcp_states.h.
-const tcpClose = 7
-
-// An end is one of the two connections of a Splice.
-type end struct {
-	net.Conn
-	socket *net.TCPConn // if Conn is or wraps one, unchanged
-	ended  *atomic.Bool // our direction was ended, or is about to be
-}
-
-func newEnd(c net.Conn) end {
-	var i innermost
-	i.open(c, Wrapper.InnerReader)
-	tcp, _ := i.conn.(*net.TCPConn)
-	return end{c, tcp, new(atomic.Bool)}
-}
-
-// closeWrite ends our direction. If this fails the connection is broken, and its other direction
-// will say so.
-func (e end) closeWrite() {
-	e.ended.Store(true)
-	_ = CloseWrite(e.Conn)
-}
-
-// wasReset reports whether the end that was read is that of a reset, whose error a write may have
-// returned instead: the system tells of it once. After the peer's FIN a connection is closed only
-// once our direction was ended, too.
-func (e end) wasReset() bool {
-	if e.socket == nil {
-		return false
-	}
-	raw, err := e.socket.SyscallConn()
-	if err != nil {
-		return false
-	}
-	closed := false
-	err = raw.Control(func(fd uintptr) {
-		// The state comes first in struct tcp_info (tcp(7)).
-		info, failed := syscall.GetsockoptInet4Addr(int(fd), syscall.IPPROTO_TCP, syscall.TCP_INFO)
-		closed = failed == nil && info[0] == tcpClose
-	})
-	return err == nil && closed && !e.ended.Load()
 }
 
 // A Resetter is a Stream that reports a reset by the peer while it is neither read nor written.
