@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"context"
 	"io"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -130,11 +131,14 @@ func TestThinPathIsNotFilledWithConnections(t *testing.T) {
 }
 
 // A connection beside the first, whose TCP is acknowledged though nothing comes, is given up when
-// the first one would be, and its streams go on. A proxy may acknowledge that has lost the server.
+// the first one would be, at both ends, and its streams go on. A proxy may acknowledge that has lost
+// the server.
 func TestSlowConnectionBesideIsGivenUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n, d, _, stop := adding(t, 3, func(d, a *Session) (from, to *Session) { return d, a })
+		n, d, a, stop := adding(t, 3, func(d, a *Session) (from, to *Session) { return d, a })
 		adds(t, n, d, 2*minGrowBackoff)
+		time.Sleep(time.Second)                             // the bubble's clock
+		n.set(func() { n.near[len(n.near)-1].Stall(true) }) // the end of c does not arrive
 		d.mu.Lock()
 		c, now := d.conns[len(d.conns)-1], time.Now()
 		limit := d.keepalive.base + d.keepalive.slowTimeout()
@@ -142,16 +146,21 @@ func TestSlowConnectionBesideIsGivenUp(t *testing.T) {
 		d.checkLocked(c, now)
 		early := c.detached
 		d.checkLocked(c, now.Add(time.Millisecond))
-		lost, doubts := c.detached, d.paths.besideDoubts
+		lost, doubts, number := c.detached, d.paths.besideDoubts, c.number
 		d.mu.Unlock()
 		if early || !lost || doubts == 0 {
 			t.Errorf("given up early: %t, at all: %t, counted %d times", early, lost, doubts)
 		}
 		before := d.Link()
-		time.Sleep(time.Minute)
+		time.Sleep(time.Minute) // the bubble's clock
 		if after := d.Link(); after.Parks > before.Parks || after.Connections < 2 {
 			t.Errorf("the session does not go on: %+v", after)
 		}
+		a.mu.Lock()
+		if slices.ContainsFunc(a.conns, func(o *conn) bool { return o.number == number }) {
+			t.Error("the peer has it still")
+		}
+		a.mu.Unlock()
 		stop()
 	})
 }

@@ -249,10 +249,12 @@ func (s *Session) checkLocked(c *conn, now time.Time) {
 	if !c.slowSince.IsZero() {
 		slow := now.Sub(c.slowSince)
 		left := s.keepalive.base + s.keepalive.slowTimeout() - slow
-		switch beside := c != s.firstLocked(); {
+		first := s.firstLocked()
+		switch beside := c != first; {
 		case beside && left <= 0:
 			s.paths.besideDoubtedLocked(now)
 			s.lostLocked(c, silentError(now.Sub(c.lastReceived)))
+			first.sendDoubtedLocked(c.number) // a reset of c may not reach the peer
 			return
 		case beside:
 			timeout = max(timeout, min(slow/2, left))
