@@ -18,7 +18,7 @@ import (
 const (
 	// lingerIdle is how long a client may send nothing before the connection is closed. What is on
 	// its way to the client is still delivered then, as long as the client sends nothing more.
-	lingerIdle = 30 * time.Second
+	lingerIdle = 5 * time.Second
 	// lingerTime bounds how long a connection is read after its last write.
 	lingerTime = 5 * time.Minute
 	// lingerBytes is more than was on its way when the server stopped reading, and lingerBuffer how much
@@ -34,10 +34,12 @@ const (
 func lingers(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		l := &lingerer{ResponseWriter: w}
+		defer func() { // also if h panics
+			if l.conn != nil {
+				l.conn.linger()
+			}
+		}()
 		h.ServeHTTP(l, r)
-		if l.conn != nil {
-			l.conn.linger()
-		}
 	})
 }
 
