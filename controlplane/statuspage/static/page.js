@@ -116,6 +116,8 @@ function spark(rtts) {
   return path;
 }
 
+const rowHeight = () => Number.parseFloat(getComputedStyle(document.documentElement).fontSize) * 2;
+
 function showRows() {
   const scroll = byId("scroll");
   const focused = document.activeElement?.closest?.("#rows tr")?.row.node;
@@ -123,7 +125,7 @@ function showRows() {
   if (pool.length === 0) {
     body.append(spaceAbove, spaceBelow);
   }
-  const height = Number.parseFloat(getComputedStyle(document.documentElement).fontSize) * 2;
+  const height = rowHeight();
   const fit = Math.ceil(Number.parseFloat(getComputedStyle(scroll).maxHeight) / height) + 2 * overscan;
   while (pool.length < fit) pool.push(makeRow());
   const total = state.order.length;
@@ -155,11 +157,13 @@ function showRows() {
 function showSites() {
   const sites = new Map();
   const sum = { True: 0, False: 0, Unknown: 0, frozen: 0, evicting: 0, cut: 0 };
+  const siteOf = (name) => {
+    if (!sites.has(name)) sites.set(name, { name, True: 0, False: 0, Unknown: 0, cut: 0, frozen: 0 });
+    return sites.get(name);
+  };
+  if (state.site !== null) siteOf(state.site); // it may have no node
   for (const r of state.rows.values()) {
-    const name = r.site ?? "";
-    let s = sites.get(name);
-    if (!s) sites.set(name, (s = { name, True: 0, False: 0, Unknown: 0, cut: 0, frozen: 0 }));
-    for (const n of [s, sum]) {
+    for (const n of [siteOf(r.site ?? ""), sum]) {
       n[r.ready.is]++;
       if (r.tunnel && r.tunnel.is !== "True") n.cut++;
       if (r.frozen) n.frozen++;
@@ -175,23 +179,35 @@ function showSites() {
   const bad = (s) => s.False + s.Unknown;
   const all = [...sites.values()].sort((a, b) => bad(b) - bad(a) || b.cut - a.cut || (a.name < b.name ? -1 : 1));
   const shown = all.filter((s, i) => i < maxSites || s.name === state.site);
-  const list = byId("sites");
-  while (list.children.length > shown.length) list.lastChild.remove();
-  while (list.children.length < shown.length) list.append(makeSite());
-  shown.forEach((s, i) => fillSite(list.children[i].firstChild, s));
+  placeSites(shown);
   const more = all.length - shown.length;
   put(byId("more-sites"), more > 0 ? `and ${count(more, "site")} more, none of them worse; the filter finds them` : "");
 }
 
-function makeSite() {
+// placeSites shows the cards of sites in their order. The focus stays with its site, or with the list.
+function placeSites(shown) {
+  const list = byId("sites");
+  const focused = document.activeElement?.closest?.("#sites button");
+  const cards = new Map([...list.children].map((li) => [li.firstChild.site, li]));
+  const kept = new Set(shown.map((s) => s.name));
+  for (const [name, li] of cards) if (!kept.has(name)) li.remove();
+  shown.forEach((s, i) => {
+    const li = cards.get(s.name) ?? makeSite(s.name);
+    if (list.children[i] !== li) list.insertBefore(li, list.children[i] ?? null);
+    fillSite(li.firstChild, s);
+  });
+  if (focused && document.activeElement !== focused) (focused.isConnected ? focused : list).focus({ preventScroll: true });
+}
+
+function makeSite(name) {
   const li = document.createElement("li");
-  const button = document.createElement("button");
+  const button = Object.assign(document.createElement("button"), { site: name });
   const bar = Object.assign(document.createElement("span"), { className: "bar" });
   bar.setAttribute("aria-hidden", "true");
   for (const is of ["False", "Unknown", "True"]) bar.append(Object.assign(document.createElement("i"), { className: is }));
   button.append(document.createElement("b"), bar, document.createElement("small"));
   button.addEventListener("click", () => {
-    state.site = state.site === button.site ? null : button.site;
+    state.site = state.site === name ? null : name;
     change();
   });
   li.append(button);
@@ -199,7 +215,6 @@ function makeSite() {
 }
 
 function fillSite(button, s) {
-  button.site = s.name;
   button.setAttribute("aria-pressed", String(state.site === s.name));
   put(button.children[0], s.name || "no site", s.name);
   for (const i of button.children[1].children) {
@@ -209,7 +224,7 @@ function fillSite(button, s) {
   const parts = [];
   for (const is of ["True", "False", "Unknown"]) if (s[is]) parts.push(`${digits(s[is])} ${is}`);
   if (s.frozen) parts.push(`${digits(s.frozen)} frozen`);
-  put(button.children[2], `Ready: ${parts.join(", ")}`);
+  put(button.children[2], parts.length ? `Ready: ${parts.join(", ")}` : "0 nodes");
 }
 
 // Details of one node.
@@ -220,6 +235,19 @@ function showDetails(r) {
   chosen = r.node;
   fillDetails();
   byId("details").showModal();
+}
+
+// The browser puts the focus where it was before, which by then may be the row of another node.
+function leaveDetails() {
+  const scroll = byId("scroll");
+  const i = state.order.findIndex((r) => r.node === chosen);
+  if (i >= 0) { // below the heading, which has the height of a row
+    const height = rowHeight();
+    scroll.scrollTop = Math.max(Math.min(scroll.scrollTop, i * height), (i + 2) * height - scroll.clientHeight);
+    showRows();
+  }
+  const tr = pool.find((one) => one.isConnected && one.row.node === chosen);
+  (tr ? tr.cells[0].firstChild : scroll).focus({ preventScroll: true });
 }
 
 function fillDetails() {
@@ -413,6 +441,7 @@ async function follow() {
 
 byId("filter").addEventListener("input", () => change());
 byId("broken").addEventListener("change", () => change());
+byId("details").addEventListener("close", leaveDetails);
 byId("scroll").addEventListener("scroll", () => change(true), { passive: true });
 addEventListener("resize", () => change(true));
 setInterval(() => change(true), 10_000);
