@@ -140,3 +140,49 @@ func TestBrowserFocusAfterDetails(t *testing.T) {
 		t.Errorf("of a deleted node the focus is on %q", got)
 	}
 }
+
+// A column says in which direction it is sorted.
+func TestBrowserSortDirection(t *testing.T) {
+	t.Parallel()
+	_, b := choices(t, 3, func(int) string { return "a" })
+	for column, want := range map[string][2]string{
+		"node":    {"ascending node-000", "descending node-002"},
+		"rtt":     {"descending node-002", "ascending node-000"},
+		"streams": {"descending node-002", "ascending node-000"},
+		"cut":     {"descending node-000", "ascending node-000"},
+	} {
+		for _, w := range want {
+			b.do(click("[data-sort=" + column + "]"))
+			direction, first, _ := strings.Cut(w, " ")
+			got := run[string](b, `new Promise((done) => requestAnimationFrame(() => done(
+				document.querySelector("th[aria-sort]").getAttribute("aria-sort") + " " + document.querySelector("#rows tr:not(.space) button").textContent)))`)
+			if got != direction+" "+first {
+				t.Errorf("%s: %s, want %s", column, got, w)
+			}
+		}
+	}
+}
+
+func TestBrowserCordonedNode(t *testing.T) {
+	t.Parallel()
+	p, b := choices(t, 1, func(int) string { return "a" })
+	n := testNode("node-000", "a", yes, yes, yes)
+	n.Spec.Unschedulable = true
+	p.set(n)
+	b.until(`document.querySelector("#rows td.evictions").textContent !== ""`)
+	if got := run[string](b, `document.querySelector("#rows td.evictions").textContent`); got != "cordoned" {
+		t.Errorf("it says %q", got)
+	}
+}
+
+// An answer with an error may be that of kubectl proxy.
+func TestBrowserAnswerOfAProxy(t *testing.T) {
+	t.Parallel()
+	p, b := choices(t, 1, func(int) string { return "a" })
+	run[bool](b, `fetch = async () => new Response("", { status: 500 }), true`) // of a true one the browser complains
+	close(p.closed)
+	b.until(`document.querySelector("#link").textContent.startsWith("Not connected")`)
+	if got := run[string](b, `document.querySelector("#link").textContent`); !strings.Contains(got, ": the server, or a proxy before it, answers 500. ") {
+		t.Errorf("it says %q", got)
+	}
+}

@@ -12,7 +12,7 @@ const overscan = 8; // rows above and below those on the screen
 const silence = 45_000; // after which the stream counts as lost
 const loadingPause = 300; // milliseconds between two drawings while rows come
 
-// Sorting: what each column is compared by, the smallest first.
+// Sorting: what each column is compared by, and which have the highest first.
 
 const rank = { False: 0, Unknown: 1, True: 2 };
 const of = (h) => (h ? rank[h.is] : 3);
@@ -23,11 +23,12 @@ const keys = {
   ready: (r) => of(r.ready),
   tunnel: (r) => of(r.tunnel),
   path: (r) => of(r.path),
-  rtt: (r) => -r.rtts[samples - 1],
-  streams: (r) => -r.streams,
-  cut: (r) => -(r.cut?.at ?? 0),
+  rtt: (r) => r.rtts[samples - 1],
+  streams: (r) => r.streams,
+  cut: (r) => r.cut?.at ?? 0,
   evictions: (r) => (r.evicting ? 0 : r.frozen ? 1 : 2),
 };
+const highestFirst = ["rtt", "streams", "cut"];
 
 // textOf is what the filter looks in, made when it is first used.
 function textOf(r) {
@@ -101,7 +102,7 @@ function fill(tr, r, index) {
   c[5].lastChild.firstChild.setAttribute("d", spark(r.rtts));
   put(c[6], r.streams < 0 ? "" : String(r.streams));
   put(c[7], r.cut ? `${ago(r.cut.at)}: ${r.cut.why}` : "", r.cut?.why ?? "");
-  put(c[8], (r.cordoned ? "cordoned; " : "") + evictions(r), r.frozen?.message ?? "");
+  put(c[8], [r.cordoned ? "cordoned" : "", evictions(r)].filter(Boolean).join("; "), r.frozen?.message ?? "");
 }
 
 // spark draws round trips from zero to the highest; what is unknown leaves a gap.
@@ -391,7 +392,7 @@ async function read(connected) {
   heard();
   try {
     const answer = await fetch("fleet", { cache: "no-store", signal: stop.signal });
-    if (!answer.ok) throw new Error(refusals[answer.status] ?? `the server answers ${answer.status}`);
+    if (!answer.ok) throw new Error(refusals[answer.status] ?? `the server, or a proxy before it, answers ${answer.status}`);
     connected();
     say("Live", false);
     state.lines = [];
@@ -448,7 +449,7 @@ setInterval(() => change(true), 10_000);
 for (const b of document.querySelectorAll("[data-sort]")) {
   b.addEventListener("click", () => {
     const key = b.dataset.sort;
-    state.sort = { key, up: state.sort.key === key ? !state.sort.up : true };
+    state.sort = { key, up: state.sort.key === key ? !state.sort.up : !highestFirst.includes(key) };
     for (const th of document.querySelectorAll("th[aria-sort]")) th.removeAttribute("aria-sort");
     b.parentElement.setAttribute("aria-sort", state.sort.up ? "ascending" : "descending");
     change();
