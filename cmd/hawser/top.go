@@ -87,8 +87,9 @@ func newTop() *cobra.Command {
 	tunnels := &cobra.Command{
 		Use:   "tunnels",
 		Short: "One row a node: its session, round trip, open streams, bytes, connections lost and resumed, dials",
-		Long: "Prints one row a node. TUNNEL and SINCE are the node's condition hawser.dev/TunnelConnected, or NotBack since the\n" +
-			"server was started if that says Attached and no server has a session of the node. The figures are the\n" +
+		Long: "Prints one row a node. TUNNEL is the reason of the node's condition hawser.dev/TunnelConnected. SINCE is how long\n" +
+			"ago the session was attached, or else how long ago the condition became False. TUNNEL is NotBack since the server\n" +
+			"was started if the condition says Attached and no server has a session of the node. The figures are the\n" +
 			"server's metrics, of the sessions that the server of the kubeconfig has; - is a node that it has none with. RTT is\n" +
 			"the latest round trip. STREAMS are open now. TO-NODE and FROM-NODE are the bytes that streams have carried. LOST\n" +
 			"and RESUMED are connections that sessions lost, and that they took after their first. DIALS and FAILED are dials\n" +
@@ -203,6 +204,9 @@ func rowOf(n *corev1.Node) *tunnelRow {
 	for _, c := range n.Status.Conditions {
 		if c.Type == evidence.TunnelConnected {
 			r.state, r.since = setup.Printable(c.Reason), c.LastTransitionTime.Time
+			if c.Status == corev1.ConditionTrue { // its heartbeat is when the session came: see package tunnelhealth
+				r.since = c.LastHeartbeatTime.Time
+			}
 		}
 	}
 	return r

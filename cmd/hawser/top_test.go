@@ -22,6 +22,7 @@ import (
 	"github.com/hawser-project/hawser/cmd/internal/clitest"
 	"github.com/hawser-project/hawser/cmd/internal/setup"
 	"github.com/hawser-project/hawser/controlplane/evidence"
+	"github.com/hawser-project/hawser/controlplane/tunnelhealth"
 )
 
 // topMetrics are a server's, of three nodes and of others.
@@ -54,7 +55,12 @@ func topOf(t *testing.T, metrics, by string) (string, error) {
 	node := func(name, site, reason string, annotations map[string]string) corev1.Node {
 		n := corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: annotations, Labels: map[string]string{auth.SiteLabel: site}}}
 		if reason != "" {
-			n.Status.Conditions = []corev1.NodeCondition{{Type: evidence.TunnelConnected, Reason: reason, LastTransitionTime: metav1.NewTime(now.Add(-3 * time.Minute))}}
+			c := corev1.NodeCondition{Type: evidence.TunnelConnected, Status: corev1.ConditionFalse, Reason: reason, LastTransitionTime: metav1.NewTime(now.Add(-3 * time.Minute))}
+			c.LastHeartbeatTime = metav1.NewTime(now.Add(-4 * time.Minute)) // when it was last heard
+			if reason == tunnelhealth.Attached {
+				c.Status, c.LastHeartbeatTime = corev1.ConditionTrue, metav1.NewTime(now.Add(-2*time.Minute-time.Second)) // when the session came
+			}
+			n.Status.Conditions = []corev1.NodeCondition{c}
 		}
 		return n
 	}
@@ -95,7 +101,7 @@ func TestTopTunnels(t *testing.T) {
 	want := []string{
 		"NODE SITE TUNNEL SINCE RTT STREAMS TO-NODE FROM-NODE LOST RESUMED DIALS FAILED",
 		"(others) - - - - 9 0 B 0 B 0 0 0 0",
-		"a lyon Attached 3m 30.123ms 7 1.0 MiB 12 B 0 0 0 0",
+		"a lyon Attached 2m1s 30.123ms 7 1.0 MiB 12 B 0 0 0 0",
 		"b oslo ParkedLinkSilent 3m 500ms 0 0 B 0 B 5 4 12 2",
 		"c - none - - - - - - - - -",
 		"d - ssh - - - - - - - - -",

@@ -12,7 +12,7 @@ const overscan = 8; // rows above and below those on the screen
 const silence = 45_000; // after which the stream counts as lost
 const loadingPause = 300; // milliseconds between two drawings while rows come
 
-// Sorting: what each column is compared by, the smallest first.
+// Sorting: what each column is compared by, and which have the highest first.
 
 const rank = { False: 0, Unknown: 1, True: 2 };
 const of = (h) => (h ? rank[h.is] : 3);
@@ -23,11 +23,12 @@ const keys = {
   ready: (r) => of(r.ready),
   tunnel: (r) => of(r.tunnel),
   path: (r) => of(r.path),
-  rtt: (r) => -r.rtts[samples - 1],
-  streams: (r) => -r.streams,
-  cut: (r) => -(r.cut?.at ?? 0),
+  rtt: (r) => r.rtts[samples - 1],
+  streams: (r) => r.streams,
+  cut: (r) => r.cut?.at ?? 0,
   evictions: (r) => (r.evicting ? 0 : r.frozen ? 1 : 2),
 };
+const highestFirst = ["rtt", "streams", "cut"];
 
 // textOf is what the filter looks in, made when it is first used.
 function textOf(r) {
@@ -101,7 +102,7 @@ function fill(tr, r, index) {
   c[5].lastChild.firstChild.setAttribute("d", spark(r.rtts));
   put(c[6], r.streams < 0 ? "" : String(r.streams));
   put(c[7], r.cut ? `${ago(r.cut.at)}: ${r.cut.why}` : "", r.cut?.why ?? "");
-  put(c[8], (r.cordoned ? "cordoned; " : "") + evictions(r), r.frozen?.message ?? "");
+  put(c[8], [r.cordoned ? "cordoned" : "", evictions(r)].filter(Boolean).join("; "), r.frozen?.message ?? "");
 }
 
 // spark draws round trips from zero to the highest; what is unknown leaves a gap.
@@ -116,6 +117,8 @@ function spark(rtts) {
   return path;
 }
 
+const rowHeight = () => Number.parseFloat(getComputedStyle(document.documentElement).fontSize) * 2;
+
 function showRows() {
   const scroll = byId("scroll");
   const focused = document.activeElement?.closest?.("#rows tr")?.row.node;
@@ -123,7 +126,7 @@ function showRows() {
   if (pool.length === 0) {
     body.append(spaceAbove, spaceBelow);
   }
-  const height = Number.parseFloat(getComputedStyle(document.documentElement).fontSize) * 2;
+  const height = rowHeight();
   const fit = Math.ceil(Number.parseFloat(getComputedStyle(scroll).maxHeight) / height) + 2 * overscan;
   while (pool.length < fit) pool.push(makeRow());
   const total = state.order.length;
@@ -155,11 +158,13 @@ function showRows() {
 function showSites() {
   const sites = new Map();
   const sum = { True: 0, False: 0, Unknown: 0, frozen: 0, evicting: 0, cut: 0 };
+  const siteOf = (name) => {
+    if (!sites.has(name)) sites.set(name, { name, True: 0, False: 0, Unknown: 0, cut: 0, frozen: 0 });
+    return sites.get(name);
+  };
+  if (state.site !== null) siteOf(state.site); // it may have no node
   for (const r of state.rows.values()) {
-    const name = r.site ?? "";
-    let s = sites.get(name);
-    if (!s) sites.set(name, (s = { name, True: 0, False: 0, Unknown: 0, cut: 0, frozen: 0 }));
-    for (const n of [s, sum]) {
+    for (const n of [siteOf(r.site ?? ""), sum]) {
       n[r.ready.is]++;
       if (r.tunnel && r.tunnel.is !== "True") n.cut++;
       if (r.frozen) n.frozen++;
@@ -175,23 +180,35 @@ function showSites() {
   const bad = (s) => s.False + s.Unknown;
   const all = [...sites.values()].sort((a, b) => bad(b) - bad(a) || b.cut - a.cut || (a.name < b.name ? -1 : 1));
   const shown = all.filter((s, i) => i < maxSites || s.name === state.site);
-  const list = byId("sites");
-  while (list.children.length > shown.length) list.lastChild.remove();
-  while (list.children.length < shown.length) list.append(makeSite());
-  shown.forEach((s, i) => fillSite(list.children[i].firstChild, s));
+  placeSites(shown);
   const more = all.length - shown.length;
   put(byId("more-sites"), more > 0 ? `and ${count(more, "site")} more, none of them worse; the filter finds them` : "");
 }
 
-function makeSite() {
+// placeSites shows the cards of sites in their order. The focus stays with its site, or with the list.
+function placeSites(shown) {
+  const list = byId("sites");
+  const focused = document.activeElement?.closest?.("#sites button");
+  const cards = new Map([...list.children].map((li) => [li.firstChild.site, li]));
+  const kept = new Set(shown.map((s) => s.name));
+  for (const [name, li] of cards) if (!kept.has(name)) li.remove();
+  shown.forEach((s, i) => {
+    const li = cards.get(s.name) ?? makeSite(s.name);
+    if (list.children[i] !== li) list.insertBefore(li, list.children[i] ?? null);
+    fillSite(li.firstChild, s);
+  });
+  if (focused && document.activeElement !== focused) (focused.isConnected ? focused : list).focus({ preventScroll: true });
+}
+
+function makeSite(name) {
   const li = document.createElement("li");
-  const button = document.createElement("button");
+  const button = Object.assign(document.createElement("button"), { site: name });
   const bar = Object.assign(document.createElement("span"), { className: "bar" });
   bar.setAttribute("aria-hidden", "true");
   for (const is of ["False", "Unknown", "True"]) bar.append(Object.assign(document.createElement("i"), { className: is }));
   button.append(document.createElement("b"), bar, document.createElement("small"));
   button.addEventListener("click", () => {
-    state.site = state.site === button.site ? null : button.site;
+    state.site = state.site === name ? null : name;
     change();
   });
   li.append(button);
@@ -199,7 +216,6 @@ function makeSite() {
 }
 
 function fillSite(button, s) {
-  button.site = s.name;
   button.setAttribute("aria-pressed", String(state.site === s.name));
   put(button.children[0], s.name || "no site", s.name);
   for (const i of button.children[1].children) {
@@ -209,7 +225,7 @@ function fillSite(button, s) {
   const parts = [];
   for (const is of ["True", "False", "Unknown"]) if (s[is]) parts.push(`${digits(s[is])} ${is}`);
   if (s.frozen) parts.push(`${digits(s.frozen)} frozen`);
-  put(button.children[2], `Ready: ${parts.join(", ")}`);
+  put(button.children[2], parts.length ? `Ready: ${parts.join(", ")}` : "0 nodes");
 }
 
 // Details of one node.
@@ -220,6 +236,19 @@ function showDetails(r) {
   chosen = r.node;
   fillDetails();
   byId("details").showModal();
+}
+
+// The browser puts the focus where it was before, which by then may be the row of another node.
+function leaveDetails() {
+  const scroll = byId("scroll");
+  const i = state.order.findIndex((r) => r.node === chosen);
+  if (i >= 0) { // below the heading, which has the height of a row
+    const height = rowHeight();
+    scroll.scrollTop = Math.max(Math.min(scroll.scrollTop, i * height), (i + 2) * height - scroll.clientHeight);
+    showRows();
+  }
+  const tr = pool.find((one) => one.isConnected && one.row.node === chosen);
+  (tr ? tr.cells[0].firstChild : scroll).focus({ preventScroll: true });
 }
 
 function fillDetails() {
@@ -363,7 +392,7 @@ async function read(connected) {
   heard();
   try {
     const answer = await fetch("fleet", { cache: "no-store", signal: stop.signal });
-    if (!answer.ok) throw new Error(refusals[answer.status] ?? `the server answers ${answer.status}`);
+    if (!answer.ok) throw new Error(refusals[answer.status] ?? `the server, or a proxy before it, answers ${answer.status}`);
     connected();
     say("Live", false);
     state.lines = [];
@@ -413,13 +442,14 @@ async function follow() {
 
 byId("filter").addEventListener("input", () => change());
 byId("broken").addEventListener("change", () => change());
+byId("details").addEventListener("close", leaveDetails);
 byId("scroll").addEventListener("scroll", () => change(true), { passive: true });
 addEventListener("resize", () => change(true));
 setInterval(() => change(true), 10_000);
 for (const b of document.querySelectorAll("[data-sort]")) {
   b.addEventListener("click", () => {
     const key = b.dataset.sort;
-    state.sort = { key, up: state.sort.key === key ? !state.sort.up : true };
+    state.sort = { key, up: state.sort.key === key ? !state.sort.up : !highestFirst.includes(key) };
     for (const th of document.querySelectorAll("th[aria-sort]")) th.removeAttribute("aria-sort");
     b.parentElement.setAttribute("aria-sort", state.sort.up ? "ascending" : "descending");
     change();
