@@ -25,13 +25,13 @@ func TestMakesNothing(t *testing.T) {
 	}
 	dir := t.TempDir()
 	name := func(name string) string { return filepath.Join(dir, name) }
-	kubeconfig, policy, cert, key, broken := name("kubeconfig"), name("policy"), name("cert"), name("key"), name("broken")
+	kubeconfig, policy, cert, key, broken, revoked := name("kubeconfig"), name("policy"), name("cert"), name("key"), name("broken"), name("revoked")
 	certPEM, keyPEM, err := certutil.GenerateSelfSignedCertKey("x", nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for file, text := range map[string]string{
-		cert: string(certPEM), key: string(keyPEM), broken: "a: [1,\n",
+		cert: string(certPEM), key: string(keyPEM), broken: "a: [1,\n", revoked: "@revoked x\n",
 		policy: "apiVersion: audit.k8s.io/v1\nkind: Policy\nrules: [{level: Metadata}]\n",
 	} {
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
@@ -66,7 +66,7 @@ func TestMakesNothing(t *testing.T) {
 		"egress-selector-config-file":               {nil, []string{missing, broken}},
 		"delete-existing-uds-file":                  {nil, []string{missing}},
 		"ssh-keyfile":                               {[]string{"--ssh-user", "u"}, []string{missing, broken}},
-		"ssh-known-hosts":                           {[]string{"--ssh-user", "u", "--ssh-keyfile", key}, []string{under, broken}},
+		"ssh-known-hosts":                           {[]string{"--ssh-user", "u", "--ssh-keyfile", key}, []string{under, revoked}},
 		"authentication-config":                     {nil, []string{missing, broken}},
 		"requestheader-client-ca-file":              {[]string{"--requestheader-username-headers", "X-Remote-User"}, []string{missing, broken}},
 		"authorization-webhook-config-file":         {[]string{"--authorization-mode", "Node,Webhook"}, []string{missing, broken}},
