@@ -46,7 +46,7 @@ func (s *Server) shareAuthorities(ctx context.Context, client kubernetes.Interfa
 	defer cancel()
 	for {
 		err := s.joinCluster(asking, client)
-		if err == nil || errors.As(err, new(*ForeignError)) {
+		if err == nil || ctx.Err() != nil || errors.As(err, new(*ForeignError)) {
 			return err
 		}
 		if again := time.After(builtinAgain); unanswered(err) {

@@ -47,8 +47,9 @@ func systemNamespaces() []string {
 	return []string{metav1.NamespaceDefault, metav1.NamespaceSystem, metav1.NamespacePublic, corev1.NamespaceNodeLease, nodekeys.Namespace}
 }
 
-// bootstrap waits for the server, looks whose cluster the store has, makes the built-in objects that can be made, closes s.ready,
-// and then keeps those objects until ctx is done. Shared is followed until watching is done.
+// bootstrap waits for the server, compares its authorities with the cluster's, makes the built-in
+// objects that can be made, closes s.ready, and then keeps those objects until ctx is done. Shared is
+// followed until watching is done.
 func (s *Server) bootstrap(ctx, watching context.Context, client kubernetes.Interface, shared informers.SharedInformerFactory) error {
 	flow := make(chan struct{}, 1)
 	if err := flowChanges(shared, flow); err != nil {

@@ -239,10 +239,10 @@ func (s *Session) probeLocked(c *conn, now time.Time) {
 }
 
 // checkLocked doubts a connection on which data is not acknowledged in time, which is also the time
-// that TCP has measured, unless TCP acknowledges it: then the path is slow, or the peer. Where TCP has delivered everything
-// and says nothing more, it has a ping to acknowledge. The longer this goes on the more
-// seldom that is: a slow peer has enough to do. A connection beside the first has as long as the
-// first: TCP may be acknowledged by a proxy that has lost what is behind it.
+// that TCP has measured, unless TCP acknowledges it: then the path is slow, or the peer. Where TCP
+// has delivered everything and says nothing more, it has a ping to acknowledge. The longer this goes
+// on the more seldom that is: a slow peer has enough to do. A connection beside the first is given
+// up when the first would be: a proxy may acknowledge that has lost what is behind it.
 func (s *Session) checkLocked(c *conn, now time.Time) {
 	timeout := s.ackTimeoutLocked()
 	s.probeLocked(c, now)

@@ -103,19 +103,7 @@ func testOutcomes(t *testing.T, pair Make) {
 
 // testTargetReset has the target break: that is no end.
 func testTargetReset(t *testing.T, pair Make) {
-	a, b := pair(t, tunnel.Options{})
-	ctx := within(t)
-	ln, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ln.Close()
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		_ = ServeRequests(ctx, b, func(ctx context.Context, r *tunnel.Request) { // the opener notices
-			_, _ = tunnel.Answer(ctx, r, new(net.Dialer).DialContext) // likewise
-		})
-	})
+	ctx, a, ln, serving := targets(t, pair)
 	st, err := tunnel.Connect(ctx, a, "tcp", ln.Addr().String())
 	if err != nil {
 		t.Fatal(err)
@@ -135,7 +123,7 @@ func testTargetReset(t *testing.T, pair Make) {
 		}
 	})
 	_, _ = st.Close(), a.Close()
-	finishes(t, "serve", wg.Wait)
+	finishes(t, "serve", serving.Wait)
 }
 
 // Dials that are given up, at whatever state, leave nothing behind: no stream, no

@@ -61,20 +61,9 @@ func RunHeardToTheEnd(t *testing.T, pair Make) {
 // testAnswerBeforeReset: a target that answers and closes without having read all that it was sent
 // resets its connection. A client hears the answer, and that it ended in a reset.
 func testAnswerBeforeReset(t *testing.T, pair Make) {
-	a, b := pair(t, tunnel.Options{})
-	ctx := within(t)
-	ln, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ln.Close()
+	ctx, a, ln, serving := targets(t, pair)
 	want := bytes.Repeat([]byte("too large, "), 1000)
-	var wg, serving sync.WaitGroup
-	serving.Go(func() {
-		_ = ServeRequests(ctx, b, func(ctx context.Context, r *tunnel.Request) { // the opener notices
-			_, _ = tunnel.Answer(ctx, r, new(net.Dialer).DialContext) // likewise
-		})
-	})
+	var wg sync.WaitGroup
 	const clients = 8
 	for range clients {
 		client, front := TCPPair(t)
@@ -107,4 +96,23 @@ func testAnswerBeforeReset(t *testing.T, pair Make) {
 	finishes(t, "clients", wg.Wait)
 	_ = a.Close()
 	finishes(t, "serve", serving.Wait)
+}
+
+// targets listens on ln for what b, the peer of a, dials for a. Serving is done when a is closed.
+func targets(t *testing.T, pair Make) (ctx context.Context, a tunnel.Session, ln net.Listener, serving *sync.WaitGroup) {
+	t.Helper()
+	a, b := pair(t, tunnel.Options{})
+	ctx = within(t)
+	ln, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = ln.Close() })
+	serving = new(sync.WaitGroup)
+	serving.Go(func() {
+		_ = ServeRequests(ctx, b, func(ctx context.Context, r *tunnel.Request) { // the opener notices
+			_, _ = tunnel.Answer(ctx, r, new(net.Dialer).DialContext) // likewise
+		})
+	})
+	return ctx, a, ln, serving
 }
