@@ -142,6 +142,14 @@ func TestSlowConnectionBesideIsGivenUp(t *testing.T) {
 		d.mu.Lock()
 		c, now := d.conns[len(d.conns)-1], time.Now()
 		limit := d.keepalive.base + d.keepalive.slowTimeout()
+		c.owedSince, c.slowSince = now, now.Add(-limit) // this process was stopped for that long
+		d.timerAt = now.Add(-limit)
+		d.mu.Unlock()
+		d.tick()
+		d.mu.Lock()
+		if c.detached {
+			t.Error("given up by a process that was stopped, before it has read anything")
+		}
 		c.owedSince, c.slowSince = now, now.Add(time.Millisecond-limit)
 		d.checkLocked(c, now)
 		early := c.detached

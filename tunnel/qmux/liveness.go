@@ -112,7 +112,7 @@ func (s *Session) tick() {
 	}
 	for _, c := range slices.Clone(s.conns) {
 		if late && !c.owedSince.IsZero() && !c.owedReset {
-			c.owedSince, c.owedReset = now, true // once: a busy process may be late again and again
+			c.owedSince, c.slowSince, c.owedReset = now, time.Time{}, true // once: a busy process may be late again and again
 		}
 		if s.extended && !c.detached {
 			s.checkLocked(c, now)
