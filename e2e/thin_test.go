@@ -34,9 +34,9 @@ var (
 // up, and 50 s have been seen: no test can rule that out.
 var farLoss = flag.Float64("e2e.loss", 0.02, "share of packets that TestThinLinks loses each way on a path of 3 s")
 
-// renewed is how many heartbeats of a node are waited for on each such link: about
-// a minute of them.
-const renewed = 5
+// renewed is how many heartbeats of a node are waited for on each such link, 10 s of
+// time for each: with 60 the links are full for ten minutes.
+var renewed = flag.Int("e2e.heartbeats", 5, "heartbeats that TestThinLinks waits for on each link")
 
 // With all defaults a node stays Ready though its link is full of other things, or
 // takes for ever, and whoever types on it is answered. It runs alone: what a modem leaves
@@ -69,7 +69,7 @@ func (m *mixed) beatOver(t *testing.T, h *history, name string, s emulator.Shape
 		must(t, n.Shape(t.Context(), s, s))
 		before[n.Name], typed[n.Name] = len(h.versions(n.Name)), n.loads[0].count()
 	}
-	times := m.heartbeats(t, renewed)
+	times := m.heartbeats(t, *renewed)
 	m.each(t, name, func(t *testing.T, n nodeOver) {
 		answered := n.loads[0].count() - typed[n.Name]
 		out, in, _ := n.Shaped()
@@ -78,7 +78,7 @@ func (m *mixed) beatOver(t *testing.T, h *history, name string, s emulator.Shape
 		if out.Sent == 0 || in.Sent == 0 {
 			t.Error("nothing went over that link")
 		}
-		if answered < renewed {
+		if answered < int64(*renewed) {
 			t.Errorf("in all that time %d lines were answered", answered)
 		}
 	}, func(t *testing.T, n nodeOver) {
