@@ -5,8 +5,9 @@
 // other servers reach its tunnel. It is renewed every five seconds and given up at an
 // orderly end. Who has watched one for its duration and has seen no renewal takes the
 // server for gone; so clocks need not agree. Time in which this server could not renew its
-// own does not count: then the store is away, and nobody can. Which nodes each server has
-// is not written here: servers tell each other.
+// own does not count: then the store is away, and nobody can. A Lease that has not been
+// renewed for an hour is deleted, as kube-apiserver deletes those of its kind. Which nodes
+// each server has is not written here: servers tell each other.
 //
 // A server finds that another has its ID, or a copy of its data directory, by what stands
 // in the Leases: annotations name the data directory of whoever wrote one, and the process.
@@ -56,6 +57,10 @@ const (
 	Duration   = 15 * time.Second
 	renewEvery = 5 * time.Second
 	giveBack   = 2 * time.Second
+	// forgetAfter is how long a Lease stays that nobody renews; forgetEvery is how often
+	// such Leases are looked for.
+	forgetAfter = time.Hour
+	forgetEvery = 10 * time.Minute
 )
 
 // A Server is one of the cluster's.
@@ -93,6 +98,7 @@ type Registry struct {
 	failed  string                  // the latest failure told of; empty after a success
 	renewed time.Time               // the latest success
 	fair    time.Time               // when others have had time to renew theirs, after failures
+	swept   time.Time               // when forget last looked
 
 	alone   bool      // Alone has been called
 	settled time.Time // when whoever had the Lease before would have been seen
@@ -165,6 +171,7 @@ func (r *Registry) keep(ctx context.Context, synced func() bool, changed <-chan 
 				if err := r.look(time.Now()); err != nil {
 					return err
 				}
+				r.forget(ctx, time.Now())
 			}
 			select {
 			case <-ctx.Done():
@@ -368,6 +375,35 @@ func (r *Registry) look(now time.Time) error {
 	return nil
 }
 
+// forget deletes the Leases of servers that were killed, or whose machines are gone. One that
+// was renewed meanwhile stays, and the server of one that was deleted makes it again.
+func (r *Registry) forget(ctx context.Context, now time.Time) {
+	if now.Sub(r.swept) < forgetEvery || r.away(now) || now.Before(r.fair.Add(forgetAfter)) {
+		return
+	}
+	r.swept = now
+	ctx, cancel := context.WithTimeout(ctx, renewEvery)
+	defer cancel()
+	all, _ := r.leases.List(labels.Everything()) // a lister of a cache never fails
+	for _, l := range all {
+		if l.Name == r.cfg.Server.ID || now.Sub(r.sight(l, now).at) < forgetAfter {
+			continue
+		}
+		switch err := r.delete(ctx, l); {
+		case err == nil:
+			r.log.Info("a server was not heard of for an hour; its lease was deleted", "lease", Namespace+"/"+l.Name)
+		case !apierrors.IsNotFound(err) && !apierrors.IsConflict(err): // else another server was faster, or it is back
+			r.log.Warn("the lease of a server that was not heard of for an hour cannot be deleted", "lease", Namespace+"/"+l.Name, "again", forgetEvery, "err", err)
+		}
+	}
+}
+
+// delete deletes a Lease that is as it was read.
+func (r *Registry) delete(ctx context.Context, l *coordinationv1.Lease) error {
+	return r.cfg.Client.CoordinationV1().Leases(Namespace).Delete(ctx, l.Name,
+		metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &l.UID, ResourceVersion: &l.ResourceVersion}})
+}
+
 // giveUp removes the Lease. Failing is harmless: it will expire.
 func (r *Registry) giveUp(ctx context.Context) {
 	if !r.wrote {
@@ -375,10 +411,9 @@ func (r *Registry) giveUp(ctx context.Context) {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), giveBack)
 	defer cancel()
-	client := r.cfg.Client.CoordinationV1().Leases(Namespace)
-	l, err := client.Get(ctx, r.cfg.Server.ID, metav1.GetOptions{})
+	l, err := r.cfg.Client.CoordinationV1().Leases(Namespace).Get(ctx, r.cfg.Server.ID, metav1.GetOptions{})
 	if err == nil && l.Annotations[Process] == r.process {
-		err = client.Delete(ctx, l.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &l.UID, ResourceVersion: &l.ResourceVersion}})
+		err = r.delete(ctx, l)
 	}
 	if err != nil {
 		r.log.Info("the server's lease was not given up; it will expire", "lease", Namespace+"/"+r.cfg.Server.ID, "err", err)

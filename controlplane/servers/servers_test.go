@@ -142,6 +142,44 @@ func TestServersSeeEachOther(t *testing.T) {
 	})
 }
 
+// The Lease of a server that was killed is deleted an hour later, by those that have watched it for
+// that long, and not while the store was away: then nobody could renew.
+func TestLeaseOfKilledServerIsDeleted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := fake.NewClientset()
+		a, b, dead := start(t, store, "a", "a:1", "ta"), start(t, store, "b", "b:1", "tb"), start(t, store, "dead", "c:1", "tc")
+		there := func() (names string) {
+			all, err := store.CoordinationV1().Leases(Namespace).List(t.Context(), metav1.ListOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, l := range all.Items {
+				names += l.Name + " "
+			}
+			return names
+		}
+		for _, r := range []*running{a, b, dead} {
+			r.cut.Store(true)
+		}
+		pass(forgetAfter)
+		a.cut.Store(false)
+		if pass(2 * forgetEvery); there() != "a b dead " {
+			t.Errorf("after an outage of an hour there are %s", there())
+		}
+		b.cut.Store(false)
+		dead.cut.Store(false)
+		pass(time.Minute)
+		dead.cut.Store(true)
+		dead.stop()
+		if pass(forgetAfter - time.Minute); there() != "a b dead " {
+			t.Errorf("within the hour there are %s", there())
+		}
+		if pass(2*forgetEvery + time.Minute); there() != "a b " {
+			t.Errorf("after the hour there are %s", there())
+		}
+	})
+}
+
 // TestStoreIsAway: while nobody can renew, nobody is gone. Who does not renew afterwards is.
 func TestStoreIsAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
